@@ -75,9 +75,10 @@ def test_the_other_cells_combine_own_and_peer_samples(receiver, step):
         return sorted((s.loss, s.imitates, s.weight) for s in samples)
 
     own = {name: kinds(name, "none") for name in ("none", "correct", "grpo")}
-    peer = {name: kinds("none", name) for name in ("none", "gate", "always")}
+    peer = {name: kinds("none", name) for name in ("none", "gate", "always", "always-0.1")}
     assert peer["gate"] == [("imitation", "imitated", 0.1)] * 3  # "g" was solved
     assert peer["always"] == [("imitation", "imitated", 1.0)] * 4
+    assert peer["always-0.1"] == [("imitation", "imitated", 0.1)] * 4
     assert own["correct"] == [("imitation", "replayed", 1.0)]
     for name, of_own in own.items():
         for other, of_peer in peer.items():

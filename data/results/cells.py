@@ -6,6 +6,8 @@
     peer      none        nothing
               gate        imitate a peer's solution with weight 0.1 if all own attempts failed
               always      imitate a peer's solution with weight 1 wherever there is one
+    beside them
+              always-0.1  the same with weight 0.1, which tells the gate from the weight
 
 Own and peer samples have separate means in all cells (see `learn`), so that a weight means the same
 everywhere. Five cells are modes of the program: none and always is `sft`, correct and always is
@@ -33,7 +35,9 @@ class Cells(Mode[SuccessRecord]):
     name = "cells"
     consumes = SuccessRecord
     own: str = setting("grpo", "own learning", choices=("none", "correct", "grpo"))
-    peer: str = setting("gate", "learning from a peer", choices=("none", "gate", "always"))
+    peer: str = setting(
+        "gate", "learning from a peer", choices=("none", "gate", "always", "always-0.1")
+    )
 
     def training_samples(
         self,
@@ -49,7 +53,7 @@ class Cells(Mode[SuccessRecord]):
                 batch.samples += own_samples(receiver, group)
             if self.peer == "always":
                 batch.samples += imitation_samples(experience, 1.0, rng)
-            elif self.peer == "gate" and group.outcome == "all_fail":
+            elif self.peer == "always-0.1" or (self.peer == "gate" and group.outcome == "all_fail"):
                 batch.samples += imitation_samples(experience, 0.1, rng)
             if self.own == "correct":
                 batch.samples += own_correct_samples(group, rng)
