@@ -380,10 +380,13 @@ def test_what_is_said_of_the_nine_cells_holds():
     assert tables.gap(ends[best], ends[gated]).clear and above(best, gated) > 0
     assert all(above(best, other) > 0 for other in ends if other != best)
     assert tables.closed(*tables.CELLS[best]) == "20 of 20"
-    heavy = ("grpo", "gate, weight 1")  # the small weight protects more than the gate
-    assert above(gated, heavy) > above(heavy, ("grpo", "always")) > 0
-    assert tables.gap(ends[gated], ends[heavy]).clear
-    assert tables.gap(ends[heavy], ends["grpo", "always"]).clear
+    heavy, open_ = ("grpo", "gate, weight 1"), ("grpo", "always-0.1")
+    for better, worse in (  # both the small weight and the gate protect
+        (gated, heavy), (gated, open_), (heavy, ("grpo", "always")), (open_, ("grpo", "always")),
+    ):  # fmt: skip
+        found = tables.gap(ends[better], ends[worse])
+        assert found.mean > 0 and found.clear
+    assert above(open_, heavy) > 0  # and the small weight protects more
     hint = tables.gap(tables.scores("modes", "hint", first=5), ends[best])
     assert hint.clear and hint.mean > 0
 
@@ -407,6 +410,12 @@ def test_what_is_said_of_all_modes_holds():
     assert gap("naive", "solo").mean < -5 and gap("naive", "solo").clear
     for spot in ("days", "bags"):
         assert tables.closed("modes", "naive", spot_of(spot)) == "5 of 5"
+    for mode, spots in ((tables.LEVEL, ("days", "bags")), (tables.NO_LOWER, ("bags",))):
+        left = gap(mode, "solo", source="everything")  # little, if the peer writes all of it anew
+        assert left.mean < gap(mode, "solo").mean / 3
+        for spot in ("sold", "eats", "days", "bags"):
+            found = tables.closed("everything", mode, spot_of(spot))
+            assert found == f"{5 if spot in spots else 0} of 5"
     far = tables.nearest_first()[-3:]
     assert set(far) == {"naive", "rft", "sft"}  # the furthest from the start, and they forget most
     lost = {mode: tables.strong_skills_gained(mode).mean for mode in tables.nearest_first()}
@@ -447,6 +456,8 @@ def test_what_is_said_of_twins_holds():
 def test_what_is_said_of_bare_boxes_holds():
     for mode in ("sft", "rft"):
         assert mean(tables.scores("bare", f"{mode}-bare")) < tables.before("all") - 15
+    far = tables.gap(tables.scores("bare", "sgt-bare"), tables.of_five("solo"))
+    assert far.mean < -10 and far.clear
 
 
 def test_what_is_said_of_the_pair_that_differs_in_everything_holds():

@@ -96,10 +96,10 @@ def strangers() -> Figure:
                 mode, (place, found[place].mean), (9, rise), color=look["color"],
                 textcoords="offset points",
             )  # fmt: skip
-    names = ["twins", "sums and\ndifferences", "everything", "only the\nbox"]
+    names = ["nothing", "sums and\ndifferences", "everything", "(only the box\nis shared)"]
     axes.set_xticks(range(len(names)), names)
     axes.set(xlim=(-0.3, len(names) - 0.3), ylim=(0, 100))
-    axes.set_xlabel("the peer's solutions differ in")
+    axes.set_xlabel("what the peer writes in its own way")
     axes.set_ylabel("problems solved, in percent")
     axes.grid(alpha=0.25)
     figure.suptitle("The more differently a peer writes,\nthe more its solutions cost", fontsize=12)

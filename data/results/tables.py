@@ -43,6 +43,9 @@ FILES = {
     "twins": "tiny-pair/twins.csv",
     "everything": "tiny-pair/everything.csv",
     "bare": "tiny-pair/bare.csv",
+    "frozen llama-tiny": "tiny-pair/frozen-llama-tiny.csv",  # result 4
+    "frozen qwen-tiny": "tiny-pair/frozen-qwen-tiny.csv",
+    "believed": "tiny-pair/believed-liars.csv",  # result 5
     "both ways": "both-ways/five-seeds.csv",
     "frozen smol": "both-ways/frozen-smol.csv",
 }
@@ -58,9 +61,10 @@ CELLS = {  # (own learning, learning from a peer) -> its comparison and mode; re
     ("grpo", "none"): ("modes", "solo"),
     ("grpo", "gate"): ("modes", "sgt"),
 }
-CELLS["grpo", "gate, weight 1"] = "modes", WEIGHT_1  # beside the nine
+CELLS["grpo", "gate, weight 1"] = "modes", WEIGHT_1  # beside the nine, and so is the last one below
 for own, peer in (
     ("none", "gate"), ("correct", "none"), ("correct", "gate"), ("grpo", "always"),
+    ("grpo", "always-0.1"),
 ):  # fmt: skip
     CELLS[own, peer] = f"cells {own} {peer}", "cells"
     FILES[f"cells {own} {peer}"] = f"tiny-pair/cells-{own}-{peer}.csv"
@@ -85,6 +89,9 @@ ELSEWHERE = {  # (comparison, mode) -> the file that has these runs, their mode,
     ("modes", WEIGHT_1): ("tiny-pair/sgt-weight-1.csv", "sgt", None),
     ("modes", TWO_OBJECTIVES): ("tiny-pair/two-objectives.csv", "sgt", None),
     ("modes", "cells"): ("tiny-pair/cells-correct-gate.csv", "cells", None),
+    ("twins", "cells"): ("tiny-pair/twins-cells-correct-gate.csv", "cells", None),
+    ("everything", LEVEL): ("tiny-pair/everything-prp-per-completion.csv", "prp", None),
+    ("everything", NO_LOWER): ("tiny-pair/everything-hacpo-no-lower-bound.csv", "hacpo", None),
     ("five", NO_LOWER): ("version-0.2/five-seeds-no-lower-end.csv", "hacpo", None),
     # the runs with honest peers
     **{("liars", mode): (FILES["ten"], mode, 5) for mode in ("solo", "sft", "sgt")},
@@ -352,7 +359,11 @@ MODES_SHOWN = {  # mode -> its name, where it is from, and what is shared
         "solutions, used where all attempts failed; no GRPO",
     ),
     "sgt": ("`sgt`", "MRL", "solutions, used where all attempts failed"),
-    "hint": ("`hint`", "ours", "beginnings of solutions, where all attempts failed"),
+    "hint": (
+        "`hint`",
+        "ours, close to [HINT](https://arxiv.org/abs/2510.09388)",
+        "beginnings of solutions, where all attempts failed",
+    ),
     "xgrpo": ("`xgrpo`", "MRL*", "mean rewards, no text"),
     "prp": ("`prp`", "MRL*", "completions and their probabilities"),
     LEVEL: ("`prp`, one ratio per completion", "MRL*", "completions and their probabilities"),
@@ -628,7 +639,7 @@ def gate_or_weight() -> list[str]:
     rows = [
         ("if all attempts failed", cell(cell_of, "grpo", "gate"),
          cell(cell_of, "grpo", "gate, weight 1")),
-        ("always", "not tried", cell(cell_of, "grpo", "always")),
+        ("always", cell(cell_of, "grpo", "always-0.1"), cell(cell_of, "grpo", "always")),
     ]  # fmt: skip
     return table(("a solution is imitated", "weight 0.1", "weight 1"), rows)
 
@@ -661,6 +672,75 @@ def result_3() -> list[str]:
         (f"`{mode}`", *(cell(by_strangeness, mode, how) for how in STRANGENESS)) for mode in LINES
     ]
     return table(("the peer differs in", *STRANGENESS), rows)
+
+
+IMITATING = ("sft", "rft", "sgt", "hint")  # the modes of results 4 and 5
+
+
+def next_to(mode: str, is_frozen: bool, *learners: str) -> list[float]:
+    """Scores by seed, as a mean over learners, each with a peer that is frozen or learns."""
+    scored = []
+    for learner in learners or PAIR:
+        peer = next(name for name in PAIR if name != learner)
+        source = f"frozen {peer}" if is_frozen else "modes"
+        scored.append(scores(source, mode, f"{learner} all", first=5))
+    return [mean(of_seed) for of_seed in zip(*scored, strict=True)]
+
+
+def gain_from_mutual(mode: str, *learners: str) -> Gap:
+    """What learners (both, if none is named) gain if their peers learn as well."""
+    return gap(next_to(mode, False, *learners), next_to(mode, True, *learners))
+
+
+def result_4() -> list[str]:
+    """Each mode next to a peer that learns, and next to a peer that never learns."""
+    rows = []
+    for mode in IMITATING:
+        try:
+            ends = [estimate(next_to(mode, is_frozen)) for is_frozen in (False, True)]
+        except NotMeasured:
+            continue
+        gains = (gain_from_mutual(mode, *learners) for learners in ((), *zip(PAIR, strict=True)))
+        rows.append((f"`{mode}`", *ends, *gains))
+    header = (
+        "", "the peer learns", "the peer is frozen", "gain from a peer that learns",
+        *(f"the same, `{name}` alone" for name in PAIR),
+    )  # fmt: skip
+    return table(header, rows)
+
+
+def lost_to_liars(mode: str) -> Gap:
+    """How far a mode ends below itself if wrong solutions are believed."""
+    return gap(scores("modes", mode, first=5), scores("believed", mode))
+
+
+def result_5() -> list[str]:
+    """Each mode with checked solutions, and with wrong ones that nobody checks."""
+    rows = []
+    for mode in IMITATING:
+        try:
+            ends = end("modes", mode, first=5), end("believed", mode)
+        except NotMeasured:
+            continue
+        rows.append((f"`{mode}`", *ends, lost_to_liars(mode)))
+    return table(("", "checked", "believed", "lost"), rows)
+
+
+def result_6_everything() -> list[str]:
+    """The two softened forms in the shipped pair, and in the one that differs in everything."""
+    rows = []
+    for mode in ("solo", LEVEL, NO_LOWER, "hint"):
+        cells = []
+        for source in ("modes", "everything"):
+            try:
+                cells += [end(source, mode, first=5), closed(source, mode)]
+            except NotMeasured:
+                cells += [NOT_YET, ""]
+        rows.append((MODES_SHOWN[mode][0], *cells))
+    header = (
+        "", "sums and differences in two ways", "closed", "everything in two ways", "closed",
+    )  # fmt: skip
+    return table(header, rows)
 
 
 def result_6() -> list[str]:
@@ -797,6 +877,31 @@ def closes(mode: str, least: float, most: float) -> Seen:
     return found, least <= share <= most
 
 
+def closes_nothing(source: str, mode: str) -> Seen:
+    """How many blind spots a mode closes in a comparison; none was predicted."""
+    found = closed(source, mode)
+    return found, count(found) == 0
+
+
+def mutual_gains(mode: str, least: float, most: float) -> Seen:
+    """What a learner gains from a peer that learns, which was predicted to lie between."""
+    found = gain_from_mutual(mode)
+    return str(found), least <= found.mean <= most
+
+
+def liars_cost(mode: str, least: float, most: float) -> Seen:
+    """What a mode loses if wrong solutions are believed, which was predicted to lie between."""
+    found = lost_to_liars(mode)
+    return str(found), least <= found.mean <= most
+
+
+def always_lies_between() -> Seen:
+    """Where imitating always with weight 0.1 ends: between `sgt` with weight 1 and `sgt`."""
+    cells = (("grpo", "gate, weight 1"), ("grpo", "always-0.1"), ("grpo", "gate"))
+    low, found, high = (estimate(scores(*CELLS[each], first=5)) for each in cells)
+    return str(found), low.mean <= found.mean <= high.mean
+
+
 def closes_none_of(mode: str, *spots: str) -> Seen:
     """How many of some blind spots a mode closes; none was predicted."""
     counts = [count(closed("modes", mode, spot)) for spot in spots]
@@ -883,6 +988,16 @@ PREDICTIONS: tuple[tuple[str, str, Callable[[], Seen]], ...] = (
         "`sgt` ends at least 8 above `sgt` with weight 1",
         partial(is_above, "modes", "sgt", WEIGHT_1, 8),
     ),
+    (
+        "2",
+        "always imitating, with weight 0.1, ends below `sgt` and above `sgt` with weight 1",
+        always_lies_between,
+    ),
+    (
+        "2",
+        "twins: `rft` with the gate ends within 3 points of `rft`",
+        partial(is_above, "twins", "cells", "rft", -3, 3),
+    ),
     ("3", "twins: four modes end within 5 points", partial(within, "twins", 5)),
     ("3", "everything: `sft` ends below 20", partial(ends_between, "everything", "sft", 0, 20)),
     ("3", "everything: `rft` ends below 35", partial(ends_between, "everything", "rft", 0, 35)),
@@ -899,6 +1014,15 @@ PREDICTIONS: tuple[tuple[str, str, Callable[[], Seen]], ...] = (
     ("3", "only the box: `sft` ends below 10", partial(ends_between, "bare", "sft-bare", 0, 10)),
     ("3", "only the box: `rft` ends below 10", partial(ends_between, "bare", "rft-bare", 0, 10)),
     ("3", "only the box: `sgt` ends below 55", partial(ends_between, "bare", "sgt-bare", 0, 55)),
+    (
+        "4",
+        "`hint` gains less than 2 from a peer that learns",
+        partial(mutual_gains, "hint", -100, 2),
+    ),
+    ("4", "`sft` loses from a peer that learns", partial(mutual_gains, "sft", -100, 0)),
+    ("5", "`hint` loses at most 2", partial(liars_cost, "hint", -100, 2)),
+    ("5", "`sgt` loses at most 3", partial(liars_cost, "sgt", -100, 3)),
+    ("5", "`sft` loses at least 5", partial(liars_cost, "sft", 5, 100)),
     ("6", "`hint` leads", leads),
     (
         "6",
@@ -924,6 +1048,20 @@ PREDICTIONS: tuple[tuple[str, str, Callable[[], Seen]], ...] = (
         "6",
         "`sgt` with `dr_grpo` for `llama-tiny` ends within 3 points of `sgt`",
         partial(is_above, "modes", TWO_OBJECTIVES, "sgt", -3, 3),
+    ),
+    *(
+        ("6", f"everything: {name} {words}", look)
+        for mode, name in (
+            (LEVEL, "`prp` with one ratio per completion"),
+            (NO_LOWER, MODES_SHOWN[NO_LOWER][0]),
+        )
+        for words, look in (
+            ("closes no blind spot", partial(closes_nothing, "everything", mode)),
+            (
+                "ends within 3 points of `solo`",
+                partial(is_above, "everything", mode, "solo", -3, 3),
+            ),
+        )
     ),
     (
         "7",
@@ -1280,29 +1418,34 @@ def gpu_models() -> list[str]:
 # --------------------------------------------------------------------------------- the course
 
 
-CONTROLS = {  # the modes of the tutorial's section 6 -> what they lack compared with `sgt`
-    "sgt": "nothing",
-    "solo": "the peer",
-    "replay": "the peer; it imitates its own earlier solutions",
-    WEIGHT_1: "the small weight",
-    "cells": "GRPO; it imitates its own correct completions",
-    "rft": "GRPO (as above), the gate and the small weight",
-    "sft": "its own attempts, the gate and the small weight",
-    "hint": "most of the solution (section 6c)",
+CONTROLS = {  # name -> its comparison and mode, and how it differs from `sgt`
+    "`sgt`": ("modes", "sgt", ""),
+    "`solo`": ("modes", "solo", "no peer"),
+    "`replay`": ("modes", "replay", "no peer; its own earlier solutions instead"),
+    "`sgt`, weight 1": ("modes", WEIGHT_1, "no small weight"),
+    "`sgt` without a gate": (*CELLS["grpo", "always-0.1"], "no gate"),
+    "`sgt` without a gate, weight 1": (*CELLS["grpo", "always"], "no gate, no small weight"),
+    "only the peer, with the gate": (*CELLS["none", "gate"], "nothing from its own attempts"),
+    "`rft` with the gate": (
+        *CELLS["correct", "gate"],
+        "imitates its own successes instead of GRPO",
+    ),
+    "`rft`": ("modes", "rft", "the same; no gate, no small weight"),
+    "`sft`": ("modes", "sft", "nothing from its own attempts; no gate, no small weight"),
+    "`hint`": ("modes", "hint", "only the beginning is the peer's (section 6c)"),
 }
 
 
 def tutorial_controls() -> list[str]:
-    """What the controls of `sgt` lack, and what came out, without intervals."""
+    """How the controls of `sgt` differ from it, and what came out, without intervals."""
     starts = [f"{before(of):.0f}" for of in ("strong", "all")]
     rows: list[list[object]] = [["before training", "", "", "", *starts]]
-    for mode, lacks in CONTROLS.items():
-        name = "`sgt` with weight 1" if mode == WEIGHT_1 else MODES_SHOWN[mode][0]
-        counts = [cell(closed_spots, mode, spots) for spots in ("days bags", "sold eats")]
-        ends = [cell(rounded, "modes", mode, of) for of in ("strong", "all")]
-        rows.append([name, lacks, *counts, *ends])
+    for name, (source, mode, how) in CONTROLS.items():
+        counts = [cell(closed_spots, source, mode, spots) for spots in ("days bags", "sold eats")]
+        ends = [cell(rounded, source, mode, of) for of in ("strong", "all")]
+        rows.append([name, how, *counts, *ends])
     header = (
-        "mode", "what it lacks", "`days` and `bags` closed", "`sold` and `eats` closed",
+        "mode", "what differs from `sgt`", "`days` and `bags` closed", "`sold` and `eats` closed",
         "strong skills", "all skills",
     )  # fmt: skip
     return table(header, rows)
@@ -1326,10 +1469,10 @@ def rounded(source: str, mode: str, of: str = "all") -> str:
     return f"{end(source, mode, of).mean:.0f}"
 
 
-def closed_spots(mode: str, skills: str) -> str:
-    """In how many cases two blind spots, one of each policy, are closed on the shipped pair."""
+def closed_spots(source: str, mode: str, skills: str) -> str:
+    """In how many cases two blind spots, one of each policy, are closed in a comparison."""
     owner = {skill: policy for policy, names in SPOTS.items() for skill in names}
-    found = [cases("modes", mode, f"{owner[skill]} {skill}")[0] for skill in skills.split()]
+    found = [cases(source, mode, f"{owner[skill]} {skill}")[0] for skill in skills.split()]
     return f"{sum(map(sum, found))} of {sum(map(len, found))}"
 
 
@@ -1366,7 +1509,10 @@ TABLES = {
     "result-2": result_2,
     "gate-or-weight": gate_or_weight,
     "result-3": result_3,
+    "result-4": result_4,
+    "result-5": result_5,
     "result-6": result_6,
+    "result-6-everything": result_6_everything,
     "result-7": result_7,
     "result-8": result_8,
     "predictions": predictions,
