@@ -107,7 +107,6 @@ _NOTATIONS = [  # other notations, and what math-verify reads
     (_NAMES, r"\\\1"),
     (re.compile(r"(?i)(?<![A-Za-z\\])infinity(?![A-Za-z])|\u221e"), r"\\infty "),
     (re.compile(r"\\varnothing"), r"\\emptyset"),
-    (re.compile("\u222a"), r"\\cup "), (re.compile("\u2229"), r"\\cap "),
     (re.compile("\u00b7"), r"\\cdot "), (re.compile(r"\s(?:and|or)\s+"), ", "),
 ]  # fmt: skip
 
