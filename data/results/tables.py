@@ -1425,12 +1425,16 @@ CONTROLS = {  # name -> its comparison and mode, and how it differs from `sgt`
     "`sgt`, weight 1": ("modes", WEIGHT_1, "no small weight"),
     "`sgt` without a gate": (*CELLS["grpo", "always-0.1"], "no gate"),
     "`sgt` without a gate, weight 1": (*CELLS["grpo", "always"], "no gate, no small weight"),
-    "only the peer, with the gate": (*CELLS["none", "gate"], "nothing from its own attempts"),
+    "`sgt` without its own attempts": (*CELLS["none", "gate"], "nothing from its own attempts"),
     "`rft` with the gate": (
         *CELLS["correct", "gate"],
         "imitates its own successes instead of GRPO",
     ),
-    "`rft`": ("modes", "rft", "the same; no gate, no small weight"),
+    "`rft`": (
+        "modes",
+        "rft",
+        "imitates its own successes instead of GRPO; no gate, no small weight",
+    ),
     "`sft`": ("modes", "sft", "nothing from its own attempts; no gate, no small weight"),
     "`hint`": ("modes", "hint", "only the beginning is the peer's (section 6c)"),
 }
@@ -1458,9 +1462,10 @@ def tutorial_pairs() -> list[str]:
         "sums and differences in two ways": "modes",
         "everything in two ways": "everything",
     }
-    rows = [
-        (f"`{mode}`", *(cell(rounded, source, mode) for source in pairs.values())) for mode in LINES
-    ]
+    starts = [mean(scores(source, "solo", column="before")) for source in pairs.values()]
+    rows = [("before training", *(f"{start:.0f}" for start in starts))]
+    for mode in LINES:
+        rows.append((f"`{mode}`", *(cell(rounded, source, mode) for source in pairs.values())))
     return table(("the two models write", *pairs), rows)
 
 
