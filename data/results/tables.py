@@ -352,7 +352,7 @@ MODES_SHOWN = {  # mode -> its name, where it is from, and what is shared
     "solo-x2": ("`solo-x2`", "control", "nothing; twice the attempts"),
     "replay": ("`replay`", "control", "nothing; the policy's own earlier solutions come back"),
     "sft": ("`sft`", "control", "solutions; no RL"),
-    "rft": ("`rft`", "control", "solutions, and own ones are imitated as well; no GRPO"),
+    "rft": ("`rft`", "control", "solutions; the policy also imitates its own; no GRPO"),
     "cells": (
         "`rft` with the gate of `sgt`",
         "control",
@@ -362,7 +362,7 @@ MODES_SHOWN = {  # mode -> its name, where it is from, and what is shared
     "hint": (
         "`hint`",
         "ours, close to [HINT](https://arxiv.org/abs/2510.09388)",
-        "beginnings of solutions, where all attempts failed",
+        "beginnings of solutions, used where all attempts failed",
     ),
     "xgrpo": ("`xgrpo`", "MRL*", "mean rewards, no text"),
     "prp": ("`prp`", "MRL*", "completions and their probabilities"),
@@ -396,7 +396,7 @@ def readme_modes() -> list[str]:
         rows.append((order, (name, paper, shared, *shown)))
     rows.sort(key=lambda row: row[0], reverse=True)
     header = (
-        "mode", "paper", "what is shared", "gain, models that write in two ways",
+        "mode", "paper", "what is shared", "gain, models that write differently",
         "gain, models that write alike",
     )  # fmt: skip
     return table(header, [cells for _, cells in rows])
