@@ -453,6 +453,16 @@ def test_what_is_said_of_twins_holds():
     assert max(hints) - min(hints) < 2  # about the same height everywhere
 
 
+def test_what_is_said_of_frozen_peers_and_of_liars_holds():
+    for mode in ("sgt", "hint"):  # about equal next to a peer that never learns
+        found = tables.gain_from_mutual(mode)
+        assert abs(found.mean) + found.half < 2
+    assert not tables.lost_to_liars("hint").clear
+    assert tables.closed("believed", "hint") == "20 of 20"
+    lost = tables.lost_to_liars("sgt")
+    assert lost.clear and 1.5 < lost.mean < 2.5
+
+
 def test_what_is_said_of_bare_boxes_holds():
     for mode in ("sft", "rft"):
         assert mean(tables.scores("bare", f"{mode}-bare")) < tables.before("all") - 15
