@@ -457,6 +457,9 @@ def test_what_is_said_of_frozen_peers_and_of_liars_holds():
     for mode in ("sgt", "hint"):  # about equal next to a peer that never learns
         found = tables.gain_from_mutual(mode)
         assert abs(found.mean) + found.half < 2
+    for mode in ("sft", "rft"):
+        assert tables.gain_from_mutual(mode).mean > 0 and tables.gain_from_mutual(mode).clear
+    assert mean(tables.scores("believed", "sft")) < 10
     assert not tables.lost_to_liars("hint").clear
     assert tables.closed("believed", "hint") == "20 of 20"
     lost = tables.lost_to_liars("sgt")
