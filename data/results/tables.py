@@ -696,10 +696,7 @@ def result_4() -> list[str]:
     """Each mode next to a peer that learns, and next to a peer that never learns."""
     rows = []
     for mode in IMITATING:
-        try:
-            ends = [estimate(next_to(mode, is_frozen)) for is_frozen in (False, True)]
-        except NotMeasured:
-            continue
+        ends = [estimate(next_to(mode, is_frozen)) for is_frozen in (False, True)]
         gains = (gain_from_mutual(mode, *learners) for learners in ((), *zip(PAIR, strict=True)))
         rows.append((f"`{mode}`", *ends, *gains))
     header = (
@@ -732,10 +729,7 @@ def result_6_everything() -> list[str]:
     for mode in ("solo", LEVEL, NO_LOWER, "hint"):
         cells = []
         for source in ("modes", "everything"):
-            try:
-                cells += [end(source, mode, first=5), closed(source, mode)]
-            except NotMeasured:
-                cells += [NOT_YET, ""]
+            cells += [end(source, mode, first=5), closed(source, mode)]
         rows.append((MODES_SHOWN[mode][0], *cells))
     header = (
         "", "sums and differences in two ways", "closed", "everything in two ways", "closed",
@@ -842,12 +836,6 @@ def hint_is_above(one: str, two: str, least: float, most: float = 100) -> Seen:
     return str(found), least <= found.mean <= most
 
 
-def members_lie_between() -> Seen:
-    """Where `hint-members` ends, which was predicted to lie between `sgt` and `hint`."""
-    low, found, high = (estimate(of_five(mode)) for mode in ("sgt", "hint-members", "hint"))
-    return str(found), low.mean <= found.mean <= high.mean
-
-
 def helps_rarely(mode: str, most: float) -> Seen:
     """How many second attempts are correct; at most so many percent were predicted."""
     found = correct_share(mode)
@@ -870,36 +858,33 @@ def leads() -> Seen:
     return f"{found} above {MODES_SHOWN[best][0]}", found.mean > 0
 
 
-def closes(mode: str, least: float, most: float) -> Seen:
+def closes(mode: str, least: float, most: float, source: str = "modes") -> Seen:
     """How many blind spots a mode closes; the numbers are the shares that were predicted."""
-    found = closed("modes", mode)
+    found = closed(source, mode)
     share = count(found) / int(found.split()[-1])
     return found, least <= share <= most
 
 
-def closes_nothing(source: str, mode: str) -> Seen:
-    """How many blind spots a mode closes in a comparison; none was predicted."""
-    found = closed(source, mode)
-    return found, count(found) == 0
-
-
-def mutual_gains(mode: str, least: float, most: float) -> Seen:
-    """What a learner gains from a peer that learns, which was predicted to lie between."""
-    found = gain_from_mutual(mode)
+def gap_lies(compute: Callable[[], Gap], least: float, most: float) -> Seen:
+    """A difference that was predicted to lie between two numbers."""
+    found = compute()
     return str(found), least <= found.mean <= most
 
 
-def liars_cost(mode: str, least: float, most: float) -> Seen:
-    """What a mode loses if wrong solutions are believed, which was predicted to lie between."""
-    found = lost_to_liars(mode)
-    return str(found), least <= found.mean <= most
+def lies_between(low: Sequence[float], found: Sequence[float], high: Sequence[float]) -> Seen:
+    """Where a mode ends, which was predicted to lie between two others."""
+    return str(estimate(found)), mean(low) <= mean(found) <= mean(high)
+
+
+def members_lie_between() -> Seen:
+    """Where `hint-members` ends: between `sgt` and `hint`."""
+    return lies_between(*(of_five(mode) for mode in ("sgt", "hint-members", "hint")))
 
 
 def always_lies_between() -> Seen:
     """Where imitating always with weight 0.1 ends: between `sgt` with weight 1 and `sgt`."""
     cells = (("grpo", "gate, weight 1"), ("grpo", "always-0.1"), ("grpo", "gate"))
-    low, found, high = (estimate(scores(*CELLS[each], first=5)) for each in cells)
-    return str(found), low.mean <= found.mean <= high.mean
+    return lies_between(*(scores(*CELLS[each], first=5) for each in cells))
 
 
 def closes_none_of(mode: str, *spots: str) -> Seen:
@@ -1017,12 +1002,16 @@ PREDICTIONS: tuple[tuple[str, str, Callable[[], Seen]], ...] = (
     (
         "4",
         "`hint` gains less than 2 from a peer that learns",
-        partial(mutual_gains, "hint", -100, 2),
+        partial(gap_lies, partial(gain_from_mutual, "hint"), -100, 2),
     ),
-    ("4", "`sft` loses from a peer that learns", partial(mutual_gains, "sft", -100, 0)),
-    ("5", "`hint` loses at most 2", partial(liars_cost, "hint", -100, 2)),
-    ("5", "`sgt` loses at most 3", partial(liars_cost, "sgt", -100, 3)),
-    ("5", "`sft` loses at least 5", partial(liars_cost, "sft", 5, 100)),
+    (
+        "4",
+        "`sft` loses from a peer that learns",
+        partial(gap_lies, partial(gain_from_mutual, "sft"), -100, 0),
+    ),
+    ("5", "`hint` loses at most 2", partial(gap_lies, partial(lost_to_liars, "hint"), -100, 2)),
+    ("5", "`sgt` loses at most 3", partial(gap_lies, partial(lost_to_liars, "sgt"), -100, 3)),
+    ("5", "`sft` loses at least 5", partial(gap_lies, partial(lost_to_liars, "sft"), 5, 100)),
     ("6", "`hint` leads", leads),
     (
         "6",
@@ -1056,7 +1045,7 @@ PREDICTIONS: tuple[tuple[str, str, Callable[[], Seen]], ...] = (
             (NO_LOWER, MODES_SHOWN[NO_LOWER][0]),
         )
         for words, look in (
-            ("closes no blind spot", partial(closes_nothing, "everything", mode)),
+            ("closes no blind spot", partial(closes, mode, 0, 0, "everything")),
             (
                 "ends within 3 points of `solo`",
                 partial(is_above, "everything", mode, "solo", -3, 3),
