@@ -1,5 +1,6 @@
 """The control modes of data/results: what each one changes, and nothing else."""
 
+import json
 import random
 
 import pytest
@@ -23,6 +24,9 @@ Cells = mode_class(f"{DATA}/results/cells.py:Cells")
 HINTS = {
     name: mode_class(f"{DATA}/results/hints.py:{name}")
     for name in ("Anew", "Elsewhere", "Whole", "Members")
+}
+PROTECT = {
+    name: mode_class(f"{DATA}/results/protect.py:{name}") for name in ("OtherSkills", "Stale")
 }
 BARE = {
     name: mode_class(f"{DATA}/results/bare.py:Bare{name}") for name in ("SFT", "RFT", "SGT", "Hint")
@@ -83,6 +87,54 @@ def test_the_other_cells_combine_own_and_peer_samples(receiver, step):
     for name, of_own in own.items():
         for other, of_peer in peer.items():
             assert kinds(name, other) == sorted(of_own + of_peer)
+
+
+# -------------------------------------------------------------------- own completions, changed
+
+
+def imitated(samples):
+    return [(s.prompt_ids, s.completion_ids, s.weight, s.imitates) for s in samples]
+
+
+def test_other_skills_leaves_out_the_own_completions_of_sums_and_differences(receiver):
+    step = [
+        (group("a", "sold", Verdict.WRONG), [success("a", "A", "b")]),
+        (group("c", "bags", Verdict.CORRECT), [success("c", "C", "b")]),
+        (group("e", "sold", Verdict.CORRECT), [success("e", "E", "b")]),
+        (group("g", "loses", Verdict.CORRECT), []),
+        (group("i", "packs", Verdict.CORRECT), []),
+    ]
+    made = run(PROTECT["OtherSkills"](), receiver, step).samples
+    cell = run(Cells(own="correct", peer="gate"), receiver, step).samples
+    left_out = [[ord("e")], [ord("g")]]
+    assert imitated(made) == imitated(s for s in cell if s.prompt_ids not in left_out)
+    assert len(cell) - len(made) == 2
+
+
+def test_stale_learns_nothing_at_first_and_then_imitates_what_it_sampled_then(receiver):
+    def solved(name, skill, token):
+        made = group(name, skill, Verdict.CORRECT)
+        made.rollouts[:] = [Rollout([token, 0], [-1.0] * 2, True, "", Verdict.CORRECT)]
+        return made
+
+    failed = (group("a", "y", Verdict.WRONG), [success("a", "A", "b")])
+    mode = PROTECT["Stale"](collect=2)
+    for name, token in ("c", 7), ("d", 8):
+        assert not run(mode, receiver, [failed, (solved(name, "x", token), [])]).samples
+
+    again = PROTECT["Stale"](collect=2)
+    again.restore(json.loads(json.dumps(mode.state())))
+    gate = imitated(run(Cells(own="none", peer="gate"), receiver, [failed]).samples)
+    now = [failed, (solved("e", "x", 9), []), (solved("f", "z", 9), [])]  # z was never solved
+    seen = []
+    for seed in range(10):
+        first, *own = imitated(run(again, receiver, now, seed).samples)
+        assert [first] == gate
+        seen += own
+    old = [([ord("c")], [7, 0], 1.0, "replayed"), ([ord("d")], [8, 0], 1.0, "replayed")]
+    assert len(seen) == 10
+    assert all(each in seen for each in old)
+    assert all(each in old for each in seen)
 
 
 # ------------------------------------------------------------------------------ controls of hint
