@@ -82,12 +82,12 @@ def test_the_script_names_a_stale_table_and_mends_it(tmp_path, monkeypatch, caps
 
 
 def test_a_comparison_that_nobody_ran_gives_no_number(monkeypatch):
-    monkeypatch.setitem(tables.FILES, "modes", "tiny-pair/nobody-ran-this.csv")
+    monkeypatch.setitem(tables.FILES, "result 1", "tiny-pair/nobody-ran-this.csv")
     with pytest.raises(tables.NotMeasured):
-        tables.scores("modes", "solo")
+        tables.scores("result 1", "solo")
     with pytest.raises(tables.NotMeasured):
         tables.scores("five", "a mode that nobody ran")
-    assert tables.cell(tables.end, "modes", "solo") == tables.NOT_YET
+    assert tables.cell(tables.end, "result 1", "solo") == tables.NOT_YET
     seen = {row.split(" | ")[2] for row in tables.predictions()[2:] if row.startswith("| 1 ")}
     assert seen == {tables.NOT_YET}
 
@@ -136,7 +136,7 @@ def test_the_marks_of_the_picture_are_the_kept_scores():
     marks = sorted(tuple(mark) for dots in axes.collections for mark in dots.get_offsets().tolist())
     wanted = []
     for mode in (*tables.TRAINED_WITH, "hint-anew"):
-        pairs = [tables.scores("modes", mode, of) for of in ("blind", "strong")]
+        pairs = [tables.scores("result 1", mode, of) for of in ("blind", "strong")]
         wanted += zip(*pairs, strict=True)
         assert len(pairs[0]) >= 5
     assert marks == sorted(wanted)
@@ -309,25 +309,26 @@ def gap(one, two, of="all", split="test", source="modes"):
 
 def test_what_is_said_of_the_shipped_pair_holds():
     """The claims of data/results/README.md."""
+    gap = partial(tables.difference, "result 1")
     spots = {"sold": "qwen-tiny", "days": "qwen-tiny", "eats": "llama-tiny", "bags": "llama-tiny"}
-    seeds = len(tables.scores("modes", "solo"))
+    seeds = len(tables.scores("result 1", "solo"))
     closing = {
         mode: {
             skill
             for skill, policy in spots.items()
-            if tables.closed("modes", mode, f"{policy} {skill}") == f"{seeds} of {seeds}"
+            if tables.closed("result 1", mode, f"{policy} {skill}") == f"{seeds} of {seeds}"
         }
         for mode in ("solo", "replay", "sft", "rft", "sgt", "hint", "hint-anew")
     }
     for mode in ("solo", "replay", "hint-anew"):  # only `bags`, and in most runs
         counts = {
-            skill: tables.count(tables.closed("modes", mode, f"{policy} {skill}"))
+            skill: tables.count(tables.closed("result 1", mode, f"{policy} {skill}"))
             for skill, policy in spots.items()
         }
         assert counts.pop("bags") > seeds / 2 and not any(counts.values())
     assert closing["sft"] == closing["rft"] == closing["sgt"] == {"days", "bags"}
     assert closing["hint"] == set(spots)
-    assert mean(tables.scores("modes", "sft")) < tables.before("all")
+    assert mean(tables.scores("result 1", "sft")) < tables.before("all")
     assert not gap("sgt", "solo").clear or gap("sgt", "solo").mean < 0
     for other in ("solo", "sgt", "hint-anew", "sft", "rft", "replay"):
         assert gap("hint", other).mean > 0 and gap("hint", other).clear
@@ -367,7 +368,7 @@ def test_what_is_said_of_the_controls_of_hint_holds():
 
 
 def test_what_is_said_of_the_nine_cells_holds():
-    ends = {cell: tables.scores(*tables.CELLS[cell], first=5) for cell in tables.CELLS}
+    ends = {cell: tables.scores(*tables.CELLS[cell]) for cell in tables.CELLS}
 
     def above(one, two):
         return tables.gap(ends[one], ends[two]).mean
@@ -387,7 +388,7 @@ def test_what_is_said_of_the_nine_cells_holds():
         found = tables.gap(ends[better], ends[worse])
         assert found.mean > 0 and found.clear
     assert above(open_, heavy) > 0  # and the small weight protects more
-    hint = tables.gap(tables.scores("modes", "hint", first=5), ends[best])
+    hint = tables.gap(tables.scores("modes", "hint"), ends[best])
     assert hint.clear and hint.mean > 0
 
 

@@ -55,7 +55,7 @@ def kept_and_learned() -> Figure:
     axes.annotate("before training", (tables.before("blind"), tables.before("strong")),
                   (8, -4), textcoords="offset points", fontsize=11)  # fmt: skip
     for mode, (marker, shift) in STYLES.items():
-        learned, kept = (tables.scores("modes", mode, of) for of in ("blind", "strong"))
+        learned, kept = (tables.scores("result 1", mode, of) for of in ("blind", "strong"))
         color = color_of(mode)
         axes.scatter(learned, kept, color=color, marker=marker, s=34, alpha=0.75)
         axes.annotate(mode, (fmean(learned), fmean(kept)), shift, color=color,

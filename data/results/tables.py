@@ -38,9 +38,10 @@ REAL_BLIND_SPOTS = {"qwen": ("sold", "days"), "smol": ("eats", "bags")}  # in bo
 
 # Name of a comparison -> the `table.csv` that `compare` wrote (REPRODUCE.md has the commands)
 FILES = {
-    "modes": "tiny-pair/modes.csv",  # result 1; the next one: its controls; then result 3
+    "result 1": "tiny-pair/modes.csv",  # seeds 81 to 90
+    "modes": "tiny-pair/modes.csv",  # the seeds 81 to 85 of these runs, as in all other results
     "hint controls": "tiny-pair/hint-controls.csv",
-    "twins": "tiny-pair/twins.csv",
+    "twins": "tiny-pair/twins.csv",  # result 3
     "everything": "tiny-pair/everything.csv",
     "bare": "tiny-pair/bare.csv",
     "frozen llama-tiny": "tiny-pair/frozen-llama-tiny.csv",  # result 4
@@ -79,6 +80,10 @@ FILES |= {
     "prp levels": "version-0.2/prp-levels.csv",  # and `solo`, seeds 71 to 75
 } | {f"dial {shown}": f"version-0.2/right-{shown}.csv" for shown in DIAL}
 ELSEWHERE = {  # (comparison, mode) -> the file that has these runs, their mode, how many seeds
+    **{
+        ("modes", mode): (FILES["modes"], mode, 5)
+        for mode in ("solo", "replay", "sft", "rft", "sgt", "hint", "hint-anew")
+    },
     # modes of the shipped pair that were run later, with the seeds 81 to 85
     **{
         ("modes", mode): ("tiny-pair/other-modes.csv", mode, None)
@@ -160,19 +165,19 @@ def kept_values(
 
 
 def scores(
-    source: str,
-    mode: str,
-    of: str = "all",
-    split: str = "test",
-    column: str = "value",
-    first: int | None = None,
+    source: str, mode: str, of: str = "all", split: str = "test", column: str = "value"
 ) -> list[float]:
     """pass@1 of a mode in one of the comparisons of `FILES`, in percent, one value per seed.
 
-    column: "value", or "before" for the scores before training. first: only so many seeds.
+    column: "value", or "before" for the scores before training.
     """
-    path, mode, first = ELSEWHERE.get((source, mode), (FILES[source], mode, first))
-    return kept_values(path, mode, "pass@1", of, split, column)[:first]
+    return values_of(source, mode, "pass@1", of, split, column)
+
+
+def values_of(source: str, mode: str, metric: str, *which: str) -> list[float]:
+    """Any metric of a mode in one of the comparisons, one value per seed, as in `kept_values`."""
+    path, mode, seeds = ELSEWHERE.get((source, mode), (FILES[source], mode, None))
+    return kept_values(path, mode, metric, *which)[:seeds]
 
 
 class Gap(Estimate):
@@ -195,11 +200,9 @@ def difference(source: str, one: str, two: str, of: str = "all", split: str = "t
     return gap(scores(source, one, of, split), scores(source, two, of, split))
 
 
-def end(
-    source: str, mode: str, of: str = "all", split: str = "test", first: int | None = None
-) -> Estimate:
+def end(source: str, mode: str, of: str = "all", split: str = "test") -> Estimate:
     """Where a mode ends: the mean over seeds, with its interval."""
-    return estimate(scores(source, mode, of, split, first=first))
+    return estimate(scores(source, mode, of, split))
 
 
 def cases(
@@ -327,7 +330,7 @@ TRAINED_WITH = {
 def before(of: str) -> float:
     """The shipped pair's pass@1 on the test set before training, in percent."""
     return mean(
-        score for mode in TRAINED_WITH for score in scores("modes", mode, of, column="before")
+        score for mode in TRAINED_WITH for score in scores("result 1", mode, of, column="before")
     )
 
 
@@ -336,7 +339,7 @@ def readme_headline() -> list[str]:
     kinds = ("blind", "others", "all")
     rows = [("before training", *(f"{before(of):.1f}%" for of in kinds))]
     for mode, words in TRAINED_WITH.items():
-        ends = [f"{end('modes', mode, of)}%" for of in kinds]
+        ends = [f"{end('result 1', mode, of)}%" for of in kinds]
         rows.append((f"{words} (`{mode}`)", *ends))
     header = (
         "training",
@@ -429,8 +432,8 @@ def result_1() -> list[str]:
         ["better untrained model", *(f"{oracle(of):.1f}" for of in kinds), *[""] * len(spots)],
     ]
     for mode in (*TRAINED_WITH, "hint-anew"):
-        ends = [end("modes", mode, of) for of in kinds]
-        rows.append([f"`{mode}`", *ends, *(closed("modes", mode, spot) for spot in spots)])
+        ends = [end("result 1", mode, of) for of in kinds]
+        rows.append([f"`{mode}`", *ends, *(closed("result 1", mode, spot) for spot in spots)])
     names = (f"`{spot.split()[1]}`" for spot in spots)
     return table(("", "blind spots", "strong skills", "all skills", *names), rows)
 
@@ -438,7 +441,7 @@ def result_1() -> list[str]:
 def oracle(of: str) -> float:
     """pass@1 before training if the better of both models answers for each skill, in percent."""
     start: dict[tuple[str, str], list[float]] = {}  # (policy, skill) -> one score per run
-    for line in kept_rows(FILES["modes"]):
+    for line in kept_rows(FILES["result 1"]):
         if (line["split"], line["metric"]) == ("test", "pass@1"):
             start.setdefault((line["policy"], line["skill"]), []).append(float(line["before"]))
     best = []
@@ -449,7 +452,7 @@ def oracle(of: str) -> float:
 
 
 DIFFERENCES = (
-    ("hint", "solo"), ("hint", "solo-x2"), ("hint", "hint-anew"), ("hint-anew", "solo"),
+    ("hint", "solo"), ("hint", "hint-anew"), ("hint-anew", "solo"),
     ("hint", "sgt"), ("sgt", "solo"), ("sgt", "sft"), ("rft", "sft"), ("replay", "solo"),
 )  # fmt: skip
 
@@ -457,7 +460,7 @@ DIFFERENCES = (
 def result_1_differences() -> list[str]:
     """How far modes of the shipped pair are apart."""
     rows = [
-        (f"`{one}` above `{two}`", *(difference("modes", one, two, of) for of in KINDS_COMPARED))
+        (f"`{one}` above `{two}`", *(difference("result 1", one, two, of) for of in KINDS_COMPARED))
         for one, two in DIFFERENCES
     ]
     header = ("points on the test set", "all skills", "blind spots", "strong skills", "weak skills")
@@ -473,10 +476,10 @@ def cost() -> list[str]:
     for mode in (*TRAINED_WITH, "hint-anew"):
         shares = []
         for metric in ("sampled tokens", "seconds"):
-            of_mode, of_sgt = (kept_values(FILES["modes"], m, metric) for m in (mode, "sgt"))
+            of_mode, of_sgt = (values_of("result 1", m, metric) for m in (mode, "sgt"))
             ratios = [one / other for one, other in zip(of_mode, of_sgt, strict=True)]
             shares.append(f"{mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
-        received = mean(kept_values(FILES["modes"], mode, "bytes received"))
+        received = mean(values_of("result 1", mode, "bytes received"))
         rows.append((f"`{mode}`", *shares, f"{received / 1e6:.1f}"))
     return table(("", "sampled tokens", "seconds", "MB received"), rows)
 
@@ -506,7 +509,7 @@ def hint_controls() -> list[str]:
     """`hint` and its controls, each of which changes one thing, over the seeds 81 to 85."""
     rows = []
     for mode, (source, words) in HINTS.items():
-        ends = [cell(end, source, mode, of, "test", 5) for of in ("all", "blind", "strong")]
+        ends = [cell(end, source, mode, of) for of in ("all", "blind", "strong")]
         share = cell(lambda mode: f"{correct_share(mode):.0f}%", mode)
         rows.append((f"`{mode}`", words, *ends, share))
     header = (
@@ -609,9 +612,7 @@ def trl() -> list[str]:
 def cell_of(own: str, peer: str) -> str:
     """Where one of the nine cells ends, and how many blind spots it closes, over five seeds."""
     source, mode = CELLS[own, peer]
-    spots = [each[:5] for each in cases(source, mode)]
-    score = end(source, mode, "all", "test", 5)
-    return f"{score} ({sum(map(sum, spots))} of {sum(map(len, spots))})"
+    return f"{end(source, mode)} ({closed(source, mode)})"
 
 
 OWNS = {"none": "nothing", "correct": "own correct completions", "grpo": "GRPO"}
@@ -663,7 +664,7 @@ def by_strangeness(mode: str, how: str, of: str = "all") -> Estimate:
     if source == "bare":
         alone = mode in ("solo", "hint")
         source, mode = ("modes", "solo") if alone else (source, f"{mode}-bare")
-    return end(source, mode, of, "test", 5)
+    return end(source, mode, of)
 
 
 def result_3() -> list[str]:
@@ -683,7 +684,7 @@ def next_to(mode: str, is_frozen: bool, *learners: str) -> list[float]:
     for learner in learners or PAIR:
         peer = next(name for name in PAIR if name != learner)
         source = f"frozen {peer}" if is_frozen else "modes"
-        scored.append(scores(source, mode, f"{learner} all", first=5))
+        scored.append(scores(source, mode, f"{learner} all"))
     return [mean(of_seed) for of_seed in zip(*scored, strict=True)]
 
 
@@ -708,7 +709,7 @@ def result_4() -> list[str]:
 
 def lost_to_liars(mode: str) -> Gap:
     """How far a mode ends below itself if wrong solutions are believed."""
-    return gap(scores("modes", mode, first=5), scores("believed", mode))
+    return gap(scores("modes", mode), scores("believed", mode))
 
 
 def result_5() -> list[str]:
@@ -716,7 +717,7 @@ def result_5() -> list[str]:
     rows = []
     for mode in IMITATING:
         try:
-            ends = end("modes", mode, first=5), end("believed", mode)
+            ends = end("modes", mode), end("believed", mode)
         except NotMeasured:
             continue
         rows.append((f"`{mode}`", *ends, lost_to_liars(mode)))
@@ -729,7 +730,7 @@ def result_6_everything() -> list[str]:
     for mode in ("solo", LEVEL, NO_LOWER, "hint"):
         cells = []
         for source in ("modes", "everything"):
-            cells += [end(source, mode, first=5), closed(source, mode)]
+            cells += [end(source, mode), closed(source, mode)]
         rows.append((MODES_SHOWN[mode][0], *cells))
     header = (
         "", "sums and differences in two ways", "closed", "everything in two ways", "closed",
@@ -744,12 +745,11 @@ def result_6() -> list[str]:
     rows = []
     for mode, name in names.items():
         try:
-            ends = [end("modes", mode, of, "test", 5) for of in ("all", "blind", "strong")]
+            ends = [end("modes", mode, of) for of in ("all", "blind", "strong")]
         except NotMeasured:
             continue
-        gain = gap(ends[0].values, scores("modes", "solo", first=5))
-        path, kept_as, _ = ELSEWHERE.get(("modes", mode), (FILES["modes"], mode, None))
-        received = mean(kept_values(path, kept_as, "bytes per prompt"))
+        gain = difference("modes", mode, "solo")
+        received = mean(values_of("modes", mode, "bytes per prompt"))
         cells = (name, *ends, "" if mode == "solo" else gain, f"{received / 1e3:.1f}")
         rows.append((gain.mean, cells))
     rows.sort(key=lambda row: row[0], reverse=True)
@@ -773,8 +773,7 @@ def result_7() -> list[str]:
 
 def kl(mode: str) -> list[float]:
     """KL from the start to the end of training, in nats per token, one value per seed."""
-    path, kept_as, _ = ELSEWHERE.get(("modes", mode), (FILES["modes"], mode, None))
-    return kept_values(path, kept_as, "kl_to_start", "all", "validation")
+    return values_of("modes", mode, "kl_to_start", "all", "validation")
 
 
 def strong_skills_gained(mode: str) -> Gap:
@@ -810,9 +809,9 @@ def result_8() -> list[str]:
 Seen = tuple[str, bool]  # what was seen, and whether the prediction held
 
 
-def ends_between(source: str, mode: str, low: float, high: float, first: int | None = None) -> Seen:
+def ends_between(source: str, mode: str, low: float, high: float) -> Seen:
     """The mean score of a mode, which was predicted to lie between two numbers."""
-    found = end(source, mode, first=first)
+    found = end(source, mode)
     return str(found), low <= found.mean <= high
 
 
@@ -825,9 +824,9 @@ def is_above(
 
 
 def of_five(mode: str) -> list[float]:
-    """The scores of `hint`, of one of its controls or of another mode with the seeds 81 to 85."""
+    """The scores of `hint`, of one of its controls or of another mode of the shipped pair."""
     source = HINTS.get(mode, ("modes", ""))[0]
-    return scores(source, mode, first=5)
+    return scores(source, mode)
 
 
 def hint_is_above(one: str, two: str, least: float, most: float = 100) -> Seen:
@@ -844,7 +843,7 @@ def helps_rarely(mode: str, most: float) -> Seen:
 
 def cell_is_above(one: tuple[str, str], two: tuple[str, str], least: float, most: float) -> Seen:
     """How far one of the nine cells ends above another one, which was predicted to lie between."""
-    found = gap(*(scores(*CELLS[each], first=5) for each in (one, two)))
+    found = gap(*(scores(*CELLS[each]) for each in (one, two)))
     return str(found), least <= found.mean <= most
 
 
@@ -884,12 +883,12 @@ def members_lie_between() -> Seen:
 def always_lies_between() -> Seen:
     """Where imitating always with weight 0.1 ends: between `sgt` with weight 1 and `sgt`."""
     cells = (("grpo", "gate, weight 1"), ("grpo", "always-0.1"), ("grpo", "gate"))
-    return lies_between(*(scores(*CELLS[each], first=5) for each in cells))
+    return lies_between(*(scores(*CELLS[each]) for each in cells))
 
 
 def closes_none_of(mode: str, *spots: str) -> Seen:
     """How many of some blind spots a mode closes; none was predicted."""
-    counts = [count(closed("modes", mode, spot)) for spot in spots]
+    counts = [count(closed("result 1", mode, spot)) for spot in spots]
     return str(sum(counts)), not any(counts)
 
 
@@ -919,16 +918,20 @@ def kl_orders() -> Seen:
 
 UNLIKELY = "tokens below 0.01"
 PREDICTIONS: tuple[tuple[str, str, Callable[[], Seen]], ...] = (
-    ("1", "`solo` ends at 58 to 64", partial(ends_between, "modes", "solo", 58, 64)),
-    ("1", "`replay` ends at 58 to 64", partial(ends_between, "modes", "replay", 58, 64)),
-    ("1", "`sft` ends below 45", partial(ends_between, "modes", "sft", 0, 45)),
-    ("1", "`rft` ends below 52", partial(ends_between, "modes", "rft", 0, 52)),
-    ("1", "`sgt` ends above `solo`, by at most 6", partial(is_above, "modes", "sgt", "solo", 0, 6)),
-    ("1", "`hint` ends at least 8 above `solo`", partial(is_above, "modes", "hint", "solo", 8)),
-    ("1", "`hint` ends at least 5 above `sgt`", partial(is_above, "modes", "hint", "sgt", 5)),
-    ("1", "`solo` closes no blind spot", partial(closes, "solo", 0, 0)),
-    ("1", "`sgt` closes half of the blind spots", partial(closes, "sgt", 0.5, 0.5)),
-    ("1", "`hint` closes at least 35 of 40", partial(closes, "hint", 35 / 40, 1)),
+    ("1", "`solo` ends at 58 to 64", partial(ends_between, "result 1", "solo", 58, 64)),
+    ("1", "`replay` ends at 58 to 64", partial(ends_between, "result 1", "replay", 58, 64)),
+    ("1", "`sft` ends below 45", partial(ends_between, "result 1", "sft", 0, 45)),
+    ("1", "`rft` ends below 52", partial(ends_between, "result 1", "rft", 0, 52)),
+    (
+        "1",
+        "`sgt` ends above `solo`, by at most 6",
+        partial(is_above, "result 1", "sgt", "solo", 0, 6),
+    ),
+    ("1", "`hint` ends at least 8 above `solo`", partial(is_above, "result 1", "hint", "solo", 8)),
+    ("1", "`hint` ends at least 5 above `sgt`", partial(is_above, "result 1", "hint", "sgt", 5)),
+    ("1", "`solo` closes no blind spot", partial(closes, "solo", 0, 0, "result 1")),
+    ("1", "`sgt` closes half of the blind spots", partial(closes, "sgt", 0.5, 0.5, "result 1")),
+    ("1", "`hint` closes at least 35 of 40", partial(closes, "hint", 35 / 40, 1, "result 1")),
     (
         "1a",
         "`hint-anew` closes none of `sold`, `days` and `eats`",
@@ -937,7 +940,7 @@ PREDICTIONS: tuple[tuple[str, str, Callable[[], Seen]], ...] = (
     (
         "1a",
         "`hint` ends at least 8 above `hint-anew`",
-        partial(is_above, "modes", "hint", "hint-anew", 8),
+        partial(is_above, "result 1", "hint", "hint-anew", 8),
     ),
     (
         "1b",
@@ -1476,13 +1479,13 @@ def tutorial_differences() -> list[str]:
         ("sgt", "solo"), ("sgt", "replay"), ("sgt", "sft"), ("sgt", "rft"), ("hint", "solo"),
         ("hint", "sgt"),
     )  # fmt: skip
-    rows = [(f"`{one}` above `{two}`", difference("modes", one, two)) for one, two in pairs]
+    rows = [(f"`{one}` above `{two}`", difference("result 1", one, two)) for one, two in pairs]
     return table(("", "points of pass@1"), rows)
 
 
 def tutorial_one_interval() -> list[str]:
     """The scores of two modes by seed, to compute an interval by hand."""
-    solo, hint = (scores("modes", mode, first=5) for mode in ("solo", "hint"))
+    solo, hint = (scores("modes", mode) for mode in ("solo", "hint"))
     rows = [
         (seed, *(f"{score:.1f}" for score in of_seed))
         for seed, *of_seed in zip(range(81, 86), solo, hint, strict=True)
