@@ -1414,21 +1414,13 @@ CONTROLS = {  # name -> its comparison and mode, and how it differs from `sgt`
     "`sgt`": ("modes", "sgt", ""),
     "`solo`": ("modes", "solo", "no peer"),
     "`replay`": ("modes", "replay", "no peer; its own earlier solutions instead"),
-    "`sgt`, weight 1": ("modes", WEIGHT_1, "no small weight"),
-    "`sgt` without a gate": (*CELLS["grpo", "always-0.1"], "no gate"),
-    "`sgt` without a gate, weight 1": (*CELLS["grpo", "always"], "no gate, no small weight"),
     "`sgt` without its own attempts": (*CELLS["none", "gate"], "nothing from its own attempts"),
     "`rft` with the gate": (
         *CELLS["correct", "gate"],
         "imitates its own successes instead of GRPO",
     ),
-    "`rft`": (
-        "modes",
-        "rft",
-        "imitates its own successes instead of GRPO; no gate, no small weight",
-    ),
     "`sft`": ("modes", "sft", "nothing from its own attempts; no gate, no small weight"),
-    "`hint`": ("modes", "hint", "only the beginning is the peer's (section 6c)"),
+    "`hint`": ("modes", "hint", "only the beginning is the peer's (section 6d)"),
 }
 
 
