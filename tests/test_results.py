@@ -462,6 +462,7 @@ def test_what_is_said_of_frozen_peers_and_of_liars_holds():
         assert tables.gain_from_mutual(mode).mean > 0 and tables.gain_from_mutual(mode).clear
     assert mean(tables.scores("believed", "sft")) < 10
     assert not tables.lost_to_liars("hint").clear
+    assert 11 < tables.lost_to_liars("rft").mean < 13
     assert tables.closed("believed", "hint") == "20 of 20"
     lost = tables.lost_to_liars("sgt")
     assert lost.clear and 1.5 < lost.mean < 2.5

@@ -47,6 +47,8 @@ FILES = {
     "frozen llama-tiny": "tiny-pair/frozen-llama-tiny.csv",  # result 4
     "frozen qwen-tiny": "tiny-pair/frozen-qwen-tiny.csv",
     "believed": "tiny-pair/believed-liars.csv",  # result 5
+    "protect": "tiny-pair/protect.csv",  # result 8
+    "choices": "tiny-pair/hint-choices.csv",  # pilot seeds 61 to 63
     "both ways": "both-ways/five-seeds.csv",
     "frozen smol": "both-ways/frozen-smol.csv",
 }
@@ -104,8 +106,17 @@ ELSEWHERE = {  # (comparison, mode) -> the file that has these runs, their mode,
     ("liars", "rft believed"): (FILES["liars"], "sft-own believed", None),
 }
 
+SUMS = ("finds", "given", "eats", "sold")  # sums and differences
 KINDS = {
     "strong": STRONG_SKILLS,
+    "strong-sums": {
+        policy: [skill for skill in skills if skill in SUMS]
+        for policy, skills in STRONG_SKILLS.items()
+    },
+    "strong-products": {  # and quotients
+        policy: [skill for skill in skills if skill not in SUMS]
+        for policy, skills in STRONG_SKILLS.items()
+    },
     "weak": WEAK_SKILLS,
     "blind": BLIND_SPOTS | REAL_BLIND_SPOTS,
     "foreign": {  # all four strong skills of the peer
@@ -470,6 +481,32 @@ def result_1_differences() -> list[str]:
 KINDS_COMPARED = ("all", "blind", "strong", "weak")
 
 
+CHOICES = {  # settings of `hint` -> the mode in hint-choices.csv
+    "weight 1, 8 attempts, 10 to 50% of the text (default)": "default",
+    "weight 0.3": "weight-0.3",
+    "weight 0.1": "weight-0.1",
+    "2 attempts": "attempts-2",
+    "16 attempts": "attempts-16",
+    "10 to 20% of the text": "short",
+    "50 to 90% of the text": "long",
+}
+
+
+def hint_choices() -> list[str]:
+    """What the settings of `hint` do, with pilot seeds."""
+    rows = []
+    tokens = values_of("choices", "default", "sampled tokens")
+    for words, mode in CHOICES.items():
+        ends = [f"{end('choices', mode, of).mean:.1f}" for of in ("all", "blind", "strong")]
+        sampled = values_of("choices", mode, "sampled tokens")
+        ratio = mean(one / other for one, other in zip(sampled, tokens, strict=True))
+        rows.append((words, *ends, closed("choices", mode), f"{ratio:.2f}"))
+    header = (
+        "what differs", "all skills", "blind spots", "strong skills", "closed", "sampled tokens",
+    )  # fmt: skip
+    return table(header, rows)
+
+
 def cost() -> list[str]:
     """What a run costs, relative to `sgt` with the same seed."""
     rows = []
@@ -518,7 +555,6 @@ def hint_controls() -> list[str]:
     return table(header, rows)
 
 
-SUMS = ("finds", "given", "eats", "sold")  # sums and differences
 HALVES = {  # column of the table -> kind of skills, and whether they are sums and differences
     "blind: `days`, `bags`": ("blind", False),
     "blind: `sold`, `eats`": ("blind", True),
@@ -804,6 +840,33 @@ def result_8() -> list[str]:
     return table(("", "KL to the start, nats per token", "strong skills, points gained"), rows)
 
 
+BEST_CELL, NO_OWN = CELLS["correct", "gate"], CELLS["none", "gate"]
+PROTECTED_BY = {  # which own completions are imitated beside the gate -> the comparison and mode
+    "none": NO_OWN,
+    "all, sampled in each step": BEST_CELL,
+    "products and quotients only": ("protect", "other-skills"),
+    "all, sampled before training": ("protect", "stale"),
+}
+
+
+def protection() -> list[str]:
+    """What own completions keep of the strong skills, next to imitation with a gate."""
+    kinds = ("strong-sums", "strong-products", "blind", "all")
+    rows = [("before training", *(f"{before(of):.1f}" for of in kinds))]
+    for words, (source, mode) in PROTECTED_BY.items():
+        rows.append((words, *(cell(end, source, mode, of) for of in kinds)))
+    header = (
+        "own completions that are imitated", "strong: sums, differences",
+        "strong: products, quotients", "blind spots", "all skills",
+    )  # fmt: skip
+    return table(header, rows)
+
+
+def above_the_best_cell(mode: str, of: str) -> Gap:
+    """How far a control of result 8 ends above the cell that it changes."""
+    return gap(scores("protect", mode, of), scores(*BEST_CELL, of))
+
+
 # ---------------------------------------------------------------------- predicted and seen
 
 Seen = tuple[str, bool]  # what was seen, and whether the prediction held
@@ -914,6 +977,15 @@ def kl_orders() -> Seen:
     pairs = list(combinations(gained, 2))
     right = sum(near > far for near, far in pairs)
     return f"so in {right} of {len(pairs)} pairs of modes", right == len(pairs)
+
+
+def stale_keep(least: float) -> Seen:
+    """The share of what fresh own completions keep of strong skills that old ones keep, too."""
+    stale, fresh, none = (
+        end(*which, "strong").mean for which in (("protect", "stale"), BEST_CELL, NO_OWN)
+    )
+    share = (stale - none) / (fresh - none)
+    return f"{100 * share:.0f}%", share >= least
 
 
 UNLIKELY = "tokens below 0.01"
@@ -1081,6 +1153,21 @@ PREDICTIONS: tuple[tuple[str, str, Callable[[], Seen]], ...] = (
         partial(ratios_between, "everything", "whole completion", 0, 0.05),
     ),
     ("8", "the KL to the start orders the modes by what they forget", kl_orders),
+    (
+        "8",
+        "own products and quotients only: strong sums and differences end at least 15 lower",
+        partial(gap_lies, partial(above_the_best_cell, "other-skills", "strong-sums"), -100, -15),
+    ),
+    (
+        "8",
+        "own products and quotients only: strong products and quotients end within 3 points",
+        partial(gap_lies, partial(above_the_best_cell, "other-skills", "strong-products"), -3, 3),
+    ),
+    (
+        "8",
+        "own completions from before training keep at least half of what fresh ones keep",
+        partial(stale_keep, 0.5),
+    ),
 )
 
 
@@ -1410,31 +1497,41 @@ def gpu_models() -> list[str]:
 # --------------------------------------------------------------------------------- the course
 
 
-CONTROLS = {  # name -> its comparison and mode, and how it differs from `sgt`
-    "`sgt`": ("modes", "sgt", ""),
-    "`solo`": ("modes", "solo", "no peer"),
-    "`replay`": ("modes", "replay", "no peer; its own earlier solutions instead"),
-    "`sgt` without its own attempts": (*CELLS["none", "gate"], "nothing from its own attempts"),
-    "`rft` with the gate": (
-        *CELLS["correct", "gate"],
-        "imitates its own successes instead of GRPO",
+GATED, ALWAYS = "a solution, if all attempts failed", "a solution, always"
+SUCCEEDED = "a solution, if a second attempt succeeded"
+CORRECT = "imitates correct ones"
+CONTROLS = {  # name -> comparison and mode; what it learns from its own attempts, imitates, weight
+    "`solo`": ("modes", "solo", "GRPO", "nothing", ""),
+    "`replay`": (
+        "modes",
+        "replay",
+        "GRPO",
+        "its own earlier solution, if all attempts failed",
+        0.1,
     ),
-    "`sft`": ("modes", "sft", "nothing from its own attempts; no gate, no small weight"),
-    "`hint`": ("modes", "hint", "only the beginning is the peer's (section 6d)"),
+    "`sgt`": ("modes", "sgt", "GRPO", GATED, 0.1),
+    "`sgt`, weight 1": ("modes", WEIGHT_1, "GRPO", GATED, 1),
+    "`sgt` without a gate": (*CELLS["grpo", "always-0.1"], "GRPO", ALWAYS, 0.1),
+    "`sgt` without its own attempts": (*CELLS["none", "gate"], "nothing", GATED, 0.1),
+    "`sft`": ("modes", "sft", "nothing", ALWAYS, 1),
+    "`rft`": ("modes", "rft", CORRECT, ALWAYS, 1),
+    "`rft` with the gate": (*CELLS["correct", "gate"], CORRECT, GATED, 0.1),
+    "`hint`": ("modes", "hint", "GRPO", "its own second attempt, if all attempts failed", 1),
+    "control of `hint`": ("hint controls", "hint-whole", "GRPO", SUCCEEDED, 1),
 }
 
 
 def tutorial_controls() -> list[str]:
-    """How the controls of `sgt` differ from it, and what came out, without intervals."""
+    """What each mode and control learns from, and what came out, without intervals."""
     starts = [f"{before(of):.0f}" for of in ("strong", "all")]
-    rows: list[list[object]] = [["before training", "", "", "", *starts]]
-    for name, (source, mode, how) in CONTROLS.items():
+    rows: list[list[object]] = [["before training", *[""] * 5, *starts]]
+    for name, (source, mode, *recipe) in CONTROLS.items():
         counts = [cell(closed_spots, source, mode, spots) for spots in ("days bags", "sold eats")]
         ends = [cell(rounded, source, mode, of) for of in ("strong", "all")]
-        rows.append([name, how, *counts, *ends])
+        rows.append([name, *recipe, *counts, *ends])
     header = (
-        "mode", "what differs from `sgt`", "`days` and `bags` closed", "`sold` and `eats` closed",
-        "strong skills", "all skills",
+        "mode", "own attempts", "also imitates", "weight", "`days` and `bags` closed",
+        "`sold` and `eats` closed", "strong skills", "all skills",
     )  # fmt: skip
     return table(header, rows)
 
