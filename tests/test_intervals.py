@@ -13,6 +13,10 @@ def test_the_interval_over_seeds_by_hand():
     assert (T_95[0], T_95[2], T_95[8], T_95[28]) == (4.303, 2.776, 2.228, 2.042)
 
 
+def test_a_mean_that_rounds_to_zero_has_no_sign():
+    assert str(estimate([-0.04, -0.02, -0.03])).startswith("0.0 ±")
+
+
 @pytest.mark.parametrize("values", [[10.0], [10.0, 10.0]])
 def test_under_three_seeds_there_is_no_interval(values):
     few = estimate(values)

@@ -28,7 +28,7 @@ class Estimate:
     def __str__(self) -> str:
         if math.isnan(self.half):
             return ", ".join(f"{value:.1f}" for value in self.values)
-        return f"{self.mean:.1f} ± {self.half:.1f}"
+        return f"{self.mean:z.1f} ± {self.half:.1f}"  # z: never "-0.0"
 
 
 def estimate(values: Sequence[float]) -> Estimate:
