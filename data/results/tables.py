@@ -1498,7 +1498,6 @@ def gpu_models() -> list[str]:
 
 
 GATED, ALWAYS = "a solution, if all attempts failed", "a solution, always"
-SUCCEEDED = "a solution, if a second attempt succeeded"
 CORRECT = "imitates correct ones"
 CONTROLS = {  # name -> comparison and mode; what it learns from its own attempts, imitates, weight
     "`solo`": ("modes", "solo", "GRPO", "nothing", ""),
@@ -1516,8 +1515,6 @@ CONTROLS = {  # name -> comparison and mode; what it learns from its own attempt
     "`sft`": ("modes", "sft", "nothing", ALWAYS, 1),
     "`rft`": ("modes", "rft", CORRECT, ALWAYS, 1),
     "`rft` with the gate": (*CELLS["correct", "gate"], CORRECT, GATED, 0.1),
-    "`hint`": ("modes", "hint", "GRPO", "its own second attempt, if all attempts failed", 1),
-    "control of `hint`": ("hint controls", "hint-whole", "GRPO", SUCCEEDED, 1),
 }
 
 
@@ -1533,6 +1530,39 @@ def tutorial_controls() -> list[str]:
         "mode", "own attempts", "also imitates", "weight", "`days` and `bags` closed",
         "`sold` and `eats` closed", "strong skills", "all skills",
     )  # fmt: skip
+    return table(header, rows)
+
+
+HINTS_IN_COURSE = {  # name -> its comparison and mode, and what it imitates
+    "`solo`": ("modes", "solo", "nothing"),
+    "`sgt`": ("modes", "sgt", "the peer's solution"),
+    "`hint`": ("modes", "hint", "the beginning, and the learner's own rest"),
+    "without a beginning": ("modes", "hint-anew", "the learner's own second attempt"),
+    "with the peer's whole solution": ("hint controls", "hint-whole", "the peer's solution"),
+}
+
+
+def tutorial_hint() -> list[str]:
+    """`hint` and two of its controls, without intervals."""
+    rows = []
+    for name, (source, mode, imitated) in HINTS_IN_COURSE.items():
+        counts = [cell(closed_spots, source, mode, spots) for spots in ("days bags", "sold eats")]
+        ends = [cell(rounded, source, mode, of) for of in ("strong", "all")]
+        rows.append((name, imitated, *counts, *ends))
+    header = (
+        "mode", "imitates", "`days` and `bags` closed", "`sold` and `eats` closed", "strong skills",
+        "all skills",
+    )  # fmt: skip
+    return table(header, rows)
+
+
+def tutorial_calculation() -> list[str]:
+    """What attempts at strong sums and differences get right: the operation, the calculation."""
+    rows = []
+    for mode in ("solo", "sgt", "sft"):
+        right, correct = right_shares("sums and differences", mode, "strong", True)
+        rows.append((f"`{mode}`", f"{right:.0f}%", f"{correct:.0f}%"))
+    header = ("", "attempts with the right operation", "of these, calculated correctly")
     return table(header, rows)
 
 
@@ -1568,7 +1598,7 @@ def tutorial_differences() -> list[str]:
         ("sgt", "solo"), ("sgt", "replay"), ("sgt", "sft"), ("sgt", "rft"), ("hint", "solo"),
         ("hint", "sgt"),
     )  # fmt: skip
-    rows = [(f"`{one}` above `{two}`", difference("result 1", one, two)) for one, two in pairs]
+    rows = [(f"`{one}` minus `{two}`", difference("result 1", one, two)) for one, two in pairs]
     return table(("", "points of pass@1"), rows)
 
 
@@ -1611,6 +1641,8 @@ TABLES = {
     "pilots": pilots,
     "gpu": gpu_models,
     "tutorial-controls": tutorial_controls,
+    "tutorial-hint": tutorial_hint,
+    "tutorial-calculation": tutorial_calculation,
     "tutorial-pairs": tutorial_pairs,
     "tutorial-differences": tutorial_differences,
     "tutorial-one-interval": tutorial_one_interval,
