@@ -705,9 +705,11 @@ def by_strangeness(mode: str, how: str, of: str = "all") -> Estimate:
 
 def result_3() -> list[str]:
     """Each mode by how differently the peer writes."""
-    rows = [
-        (f"`{mode}`", *(cell(by_strangeness, mode, how) for how in STRANGENESS)) for mode in LINES
-    ]
+    pairs = ("modes" if how == "only the box" else source for how, source in STRANGENESS.items())
+    starts = [mean(scores(pair, "solo", column="before")) for pair in pairs]
+    rows = [("before training", *(f"{start:.1f}" for start in starts))]
+    for mode in LINES:
+        rows.append((f"`{mode}`", *(cell(by_strangeness, mode, how) for how in STRANGENESS)))
     return table(("the peer differs in", *STRANGENESS), rows)
 
 
