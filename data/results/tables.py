@@ -1499,45 +1499,55 @@ def gpu_models() -> list[str]:
 # --------------------------------------------------------------------------------- the course
 
 
-GATED, ALWAYS = "a solution, if all attempts failed", "a solution, always"
-CORRECT = "imitates correct ones"
-CONTROLS = {  # name -> comparison and mode; what it learns from its own attempts, imitates, weight
-    "`solo`": ("modes", "solo", "GRPO", "nothing", ""),
-    "`replay`": (
-        "modes",
-        "replay",
-        "GRPO",
-        "its own earlier solution, if all attempts failed",
-        0.1,
-    ),
-    "`sgt`": ("modes", "sgt", "GRPO", GATED, 0.1),
-    "`sgt`, weight 1": ("modes", WEIGHT_1, "GRPO", GATED, 1),
-    "`sgt` without a gate": (*CELLS["grpo", "always-0.1"], "GRPO", ALWAYS, 0.1),
-    "`sgt` without its own attempts": (*CELLS["none", "gate"], "nothing", GATED, 0.1),
-    "`sft`": ("modes", "sft", "nothing", ALWAYS, 1),
-    "`rft`": ("modes", "rft", CORRECT, ALWAYS, 1),
-    "`rft` with the gate": (*CELLS["correct", "gate"], CORRECT, GATED, 0.1),
+def course_rows(modes: dict[str, tuple], blanks: int) -> list[list[object]]:
+    """The rows of a table of the course, without intervals; the first one is before training.
+
+    modes: name -> its comparison, its mode, and some cells that describe it; blanks: their number.
+    """
+    starts = [f"{before(of):.0f}" for of in ("strong", "all")]
+    rows: list[list[object]] = [["before training", *[""] * (blanks + 2), *starts]]
+    for name, (source, mode, *described) in modes.items():
+        counts = [cell(closed_spots, source, mode, spots) for spots in ("days bags", "sold eats")]
+        ends = [cell(rounded, source, mode, of) for of in ("strong", "all")]
+        rows.append([name, *described, *counts, *ends])
+    return rows
+
+
+ENDS = ("`days` and `bags` closed", "`sold` and `eats` closed", "strong skills", "all skills")
+GRPO, NOTHING, OWN_CORRECT = "GRPO", "nothing", "imitates correct ones, weight 1"
+FAILED = "if all attempts failed"
+PEER = {  # name -> its comparison and mode, and what it learns from
+    "`solo`": ("modes", "solo", "its own attempts"),
+    "`replay`": ("modes", "replay", "its own attempts and its own earlier solutions"),
+    "`sgt`": ("modes", "sgt", "its own attempts and the peer's solutions"),
+    "`sft`": ("modes", "sft", "the peer's solutions"),
+}
+CONTROLS = {  # name -> its comparison and mode, own learning, when it imitates, with which weight
+    "`sgt`": ("modes", "sgt", GRPO, FAILED, 0.1),
+    "`sgt`, weight 1": ("modes", WEIGHT_1, GRPO, FAILED, 1),
+    "`sgt` without a gate": (*CELLS["grpo", "always-0.1"], GRPO, "always", 0.1),
+    "`sgt` without its own attempts": (*CELLS["none", "gate"], NOTHING, FAILED, 0.1),
+    "`sft`": ("modes", "sft", NOTHING, "always", 1),
+    "`rft`": ("modes", "rft", OWN_CORRECT, "always", 1),
+    "`rft` with the gate": (*CELLS["correct", "gate"], OWN_CORRECT, FAILED, 0.1),
 }
 
 
+def tutorial_peer() -> list[str]:
+    """Modes with and without a peer."""
+    return table(("mode", "learns from", *ENDS), course_rows(PEER, 1))
+
+
 def tutorial_controls() -> list[str]:
-    """What each mode and control learns from, and what came out, without intervals."""
-    starts = [f"{before(of):.0f}" for of in ("strong", "all")]
-    rows: list[list[object]] = [["before training", *[""] * 5, *starts]]
-    for name, (source, mode, *recipe) in CONTROLS.items():
-        counts = [cell(closed_spots, source, mode, spots) for spots in ("days bags", "sold eats")]
-        ends = [cell(rounded, source, mode, of) for of in ("strong", "all")]
-        rows.append([name, *recipe, *counts, *ends])
-    header = (
-        "mode", "own attempts", "also imitates", "weight", "`days` and `bags` closed",
-        "`sold` and `eats` closed", "strong skills", "all skills",
-    )  # fmt: skip
-    return table(header, rows)
+    """What each mode that imitates whole solutions learns from."""
+    header = ("mode", "own attempts", "imitates the peer", "weight", *ENDS)
+    return table(header, course_rows(CONTROLS, 3))
 
 
 HINTS_IN_COURSE = {  # name -> its comparison and mode, and what it imitates
     "`solo`": ("modes", "solo", "nothing"),
     "`sgt`": ("modes", "sgt", "the peer's solution"),
+    "`rft` with the gate": (*CELLS["correct", "gate"], "the peer's solution"),
     "`hint`": ("modes", "hint", "the beginning, and the learner's own rest"),
     "without a beginning": ("modes", "hint-anew", "the learner's own second attempt"),
     "with the peer's whole solution": ("hint controls", "hint-whole", "the peer's solution"),
@@ -1546,16 +1556,7 @@ HINTS_IN_COURSE = {  # name -> its comparison and mode, and what it imitates
 
 def tutorial_hint() -> list[str]:
     """`hint` and two of its controls, without intervals."""
-    rows = []
-    for name, (source, mode, imitated) in HINTS_IN_COURSE.items():
-        counts = [cell(closed_spots, source, mode, spots) for spots in ("days bags", "sold eats")]
-        ends = [cell(rounded, source, mode, of) for of in ("strong", "all")]
-        rows.append((name, imitated, *counts, *ends))
-    header = (
-        "mode", "imitates", "`days` and `bags` closed", "`sold` and `eats` closed", "strong skills",
-        "all skills",
-    )  # fmt: skip
-    return table(header, rows)
+    return table(("mode", "imitates", *ENDS), course_rows(HINTS_IN_COURSE, 1))
 
 
 def tutorial_calculation() -> list[str]:
@@ -1642,6 +1643,7 @@ TABLES = {
     "real-gains": real_gains,
     "pilots": pilots,
     "gpu": gpu_models,
+    "tutorial-peer": tutorial_peer,
     "tutorial-controls": tutorial_controls,
     "tutorial-hint": tutorial_hint,
     "tutorial-calculation": tutorial_calculation,
