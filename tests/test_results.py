@@ -497,6 +497,23 @@ def test_the_modes_that_forget_more_are_further_from_the_start():
             assert kept[one] < kept[other]
 
 
+def test_what_is_said_of_own_completions_holds():
+    best, none = tables.BEST_CELL, tables.NO_OWN
+
+    def above_none(of):
+        others = tables.gap(tables.scores("protect", "other-skills", of), tables.scores(*none, of))
+        return others.mean
+
+    assert abs(above_none("strong-sums")) < 3 and above_none("strong-products") > 15
+    for of, most in (("strong-products", 3), ("strong", 3)):
+        mode = "stale" if of == "strong" else "other-skills"
+        assert abs(tables.above_the_best_cell(mode, of).mean) < most
+    for mode in ("stale", "other-skills"):
+        for spot, closed in (("days", 5), ("bags", 5), ("sold", 0), ("eats", 0)):
+            assert tables.closed("protect", mode, spot_of(spot)) == f"{closed} of 5"
+    assert tables.closed(*best) == "20 of 20"
+
+
 def test_what_is_said_of_the_twins_holds():
     for mode in ("prp", "hacpo", "graft"):
         assert tables.count(tables.closed("five", mode)) == 0

@@ -847,21 +847,23 @@ def result_8() -> list[str]:
 BEST_CELL, NO_OWN = CELLS["correct", "gate"], CELLS["none", "gate"]
 PROTECTED_BY = {  # which own completions are imitated beside the gate -> the comparison and mode
     "none": NO_OWN,
-    "all, sampled in each step": BEST_CELL,
-    "products and quotients only": ("protect", "other-skills"),
-    "all, sampled before training": ("protect", "stale"),
+    "of all skills, sampled in each step": BEST_CELL,
+    "of products and quotients only, sampled in each step": ("protect", "other-skills"),
+    "of all skills, sampled before training": ("protect", "stale"),
 }
 
 
 def protection() -> list[str]:
     """What own completions keep of the strong skills, next to imitation with a gate."""
-    kinds = ("strong-sums", "strong-products", "blind", "all")
-    rows = [("before training", *(f"{before(of):.1f}" for of in kinds))]
+    kinds = ("strong-sums", "strong-products", "all")
+    rows = [("before training", *(f"{before(of):.1f}" for of in kinds), "", "")]
     for words, (source, mode) in PROTECTED_BY.items():
-        rows.append((words, *(cell(end, source, mode, of) for of in kinds)))
+        moved = mean(values_of(source, mode, "kl_to_start", "all", "validation"))
+        ends = (end(source, mode, of) for of in kinds)
+        rows.append((words, *ends, closed(source, mode), f"{moved:.2f}"))
     header = (
         "own completions that are imitated", "strong: sums, differences",
-        "strong: products, quotients", "blind spots", "all skills",
+        "strong: products, quotients", "all skills", "closed", "KL to the start",
     )  # fmt: skip
     return table(header, rows)
 
@@ -1641,6 +1643,7 @@ TABLES = {
     "result-6-everything": result_6_everything,
     "result-7": result_7,
     "result-8": result_8,
+    "protection": protection,
     "predictions": predictions,
     "twins-peers": twins_peers,
     "twins-modes": twins_modes,
