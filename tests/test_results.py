@@ -320,16 +320,18 @@ def test_what_is_said_of_the_shipped_pair_holds():
         }
         for mode in ("solo", "replay", "sft", "rft", "sgt", "hint", "hint-anew")
     }
-    for mode in ("solo", "replay", "hint-anew"):  # only `bags`, and in most runs
+    for mode, luck in (("solo", 0), ("replay", 2), ("hint-anew", 0)):  # `bags`, in most runs
         counts = {
             skill: tables.count(tables.closed("result 1", mode, f"{policy} {skill}"))
             for skill, policy in spots.items()
         }
-        assert counts.pop("bags") > seeds / 2 and not any(counts.values())
+        bags = counts.pop("bags")
+        assert bags > seeds / 2 and max(counts.values()) <= luck
+        assert mode != "solo" or bags == seeds - 1
     assert closing["sft"] == closing["rft"] == closing["sgt"] == {"days", "bags"}
     assert closing["hint"] == set(spots)
     assert mean(tables.scores("result 1", "sft")) < tables.before("all")
-    assert not gap("sgt", "solo").clear or gap("sgt", "solo").mean < 0
+    assert gap("sgt", "solo").clear and -5 < gap("sgt", "solo").mean < 0
     for other in ("solo", "sgt", "hint-anew", "sft", "rft", "replay"):
         assert gap("hint", other).mean > 0 and gap("hint", other).clear
     for mode in ("sft", "rft", "sgt", "hint"):  # what a peer costs

@@ -24,12 +24,12 @@ _spec.loader.exec_module(tables)
 # and up from the middle of its runs
 STYLES = {
     "solo": ("s", (-26, 10)),
-    "replay": ("P", (16, 12)),
-    "hint-anew": ("<", (12, -16)),
+    "replay": ("P", (22, 16)),
+    "hint-anew": ("<", (-4, -42)),
     "sft": ("v", (8, -16)),
-    "rft": ("^", (8, 6)),
-    "sgt": ("o", (-8, 12)),
-    "hint": ("D", (-10, 10)),
+    "rft": ("^", (22, -4)),
+    "sgt": ("o", (16, -6)),
+    "hint": ("D", (-10, 18)),
 }
 
 
