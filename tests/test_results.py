@@ -381,7 +381,14 @@ def test_what_is_said_of_the_nine_cells_holds():
         assert above((own, "always"), (own, "none")) < -10
     best, gated = ("correct", "gate"), ("grpo", "gate")
     assert tables.gap(ends[best], ends[gated]).clear and above(best, gated) > 0
-    assert all(above(best, other) > 0 for other in ends if other != best)
+    lighter = ("grpo", "gate, weight 0.01")  # later, and not one of the nine
+    assert all(above(best, other) > 0 for other in ends if other not in (best, lighter))
+    assert above(lighter, gated) > 0 and tables.gap(ends[lighter], ends[gated]).clear
+    assert above(lighter, ("grpo", "none")) > 0
+    assert tables.gap(ends[lighter], ends["grpo", "none"]).clear
+    assert not tables.gap(ends[lighter], ends[best]).clear
+    for spot in ("days", "bags"):
+        assert tables.closed("modes", tables.WEIGHT_001, spot_of(spot)) == "5 of 5"
     assert tables.closed(*tables.CELLS[best]) == "20 of 20"
     heavy, open_ = ("grpo", "gate, weight 1"), ("grpo", "always-0.1")
     for better, worse in (  # both the small weight and the gate protect
@@ -390,8 +397,9 @@ def test_what_is_said_of_the_nine_cells_holds():
         found = tables.gap(ends[better], ends[worse])
         assert found.mean > 0 and found.clear
     assert above(open_, heavy) > 0  # and the small weight protects more
-    hint = tables.gap(tables.scores("modes", "hint"), ends[best])
-    assert hint.clear and hint.mean > 0
+    for other in (best, lighter):
+        hint = tables.gap(tables.scores("modes", "hint"), ends[other])
+        assert hint.clear and hint.mean > 0
 
 
 BUT_BAGS = ("sold", "days", "eats")
@@ -423,6 +431,16 @@ def test_what_is_said_of_all_modes_holds():
     assert set(far) == {"naive", "rft", "sft"}  # the furthest from the start, and they forget most
     lost = {mode: tables.strong_skills_gained(mode).mean for mode in tables.nearest_first()}
     assert max(lost[mode] for mode in far) < min(lost[mode] for mode in set(lost) - set(far))
+
+
+def test_what_is_said_of_two_objectives_holds():
+    def llama(mode):
+        return mean(tables.scores("modes", mode, "llama-tiny all"))
+
+    assert llama(tables.TWO_OBJECTIVES) < llama("sgt") - 40
+    assert abs(llama(tables.LESS_WEIGHT) - llama("sgt")) < 2
+    qwen = "qwen-tiny all"
+    assert tables.difference("modes", tables.LESS_WEIGHT, "sgt", qwen).mean > 5
 
 
 def test_what_is_said_of_operation_and_calculation_holds():

@@ -48,14 +48,14 @@ FILES = {
     "frozen qwen-tiny": "tiny-pair/frozen-qwen-tiny.csv",
     "believed": "tiny-pair/believed-liars.csv",  # result 5
     "protect": "tiny-pair/protect.csv",  # result 8
-    "choices": "tiny-pair/hint-choices.csv",  # pilot seeds 61 to 63
+    "choices": "tiny-pair/hint-choices.csv",  # pilot seed 61
     "both ways": "both-ways/five-seeds.csv",
     "frozen smol": "both-ways/frozen-smol.csv",
 }
 # modes with another setting
 NO_LOWER = "hacpo without its lower clip bound"
 LEVEL = "prp sequence"  # one ratio per completion
-WEIGHT_1 = "sgt, weight 1"
+WEIGHT_1, WEIGHT_001 = "sgt, weight 1", "sgt, weight 0.01"
 TWO_OBJECTIVES = "sgt, `dr_grpo` for llama-tiny"
 LESS_WEIGHT = "sgt, `dr_grpo` for llama-tiny, weight 0.01"
 
@@ -65,7 +65,8 @@ CELLS = {  # (own learning, learning from a peer) -> its comparison and mode; re
     ("grpo", "none"): ("modes", "solo"),
     ("grpo", "gate"): ("modes", "sgt"),
 }
-CELLS["grpo", "gate, weight 1"] = "modes", WEIGHT_1  # beside the nine, and so is the last one below
+CELLS["grpo", "gate, weight 1"] = "modes", WEIGHT_1  # beside the nine, and so are two below
+CELLS["grpo", "gate, weight 0.01"] = "modes", WEIGHT_001
 for own, peer in (
     ("none", "gate"), ("correct", "none"), ("correct", "gate"), ("grpo", "always"),
     ("grpo", "always-0.1"),
@@ -95,6 +96,7 @@ ELSEWHERE = {  # (comparison, mode) -> the file that has these runs, their mode,
     ("modes", LEVEL): ("tiny-pair/prp-per-completion.csv", "prp", None),
     ("modes", NO_LOWER): ("tiny-pair/hacpo-no-lower-bound.csv", "hacpo", None),
     ("modes", WEIGHT_1): ("tiny-pair/sgt-weight-1.csv", "sgt", None),
+    ("modes", WEIGHT_001): ("tiny-pair/sgt-weight-0.01.csv", "sgt", None),
     ("modes", TWO_OBJECTIVES): ("tiny-pair/two-objectives.csv", "sgt", None),
     ("modes", LESS_WEIGHT): ("tiny-pair/two-objectives-weight-0.01.csv", "sgt", None),
     ("modes", "cells"): ("tiny-pair/cells-correct-gate.csv", "cells", None),
@@ -375,6 +377,11 @@ MODES_SHOWN = {  # mode -> its name, where it is from, and what is shared
         "solutions, used where all attempts failed; no GRPO",
     ),
     "sgt": ("`sgt`", "MRL", "solutions, used where all attempts failed"),
+    WEIGHT_001: (
+        "`sgt` with weight 0.01",
+        "MRL",
+        "solutions, used where all attempts failed",
+    ),
     "hint": (
         "`hint`",
         "ours, close to [HINT](https://arxiv.org/abs/2510.09388)",
@@ -408,7 +415,7 @@ def readme_modes() -> list[str]:
             paper += ", *reconstructed*" if rest or "*" in MODES_SHOWN[mode][1] else ""
         gains = [gain_over_solo("modes", mode), gain_among_twins(mode)]
         order = [gain.mean if gain else -1000.0 for gain in gains]
-        shown = ["" if mode == "solo" else gain or "not measured yet" for gain in gains]
+        shown = ["" if mode == "solo" else gain or "not measured" for gain in gains]
         rows.append((order, (name, paper, shared, *shown)))
     rows.sort(key=lambda row: row[0], reverse=True)
     header = (
@@ -495,7 +502,7 @@ CHOICES = {  # settings of `hint` -> the mode in hint-choices.csv
 
 
 def hint_choices() -> list[str]:
-    """What the settings of `hint` do, with pilot seeds."""
+    """What the settings of `hint` do, with one pilot seed."""
     rows = []
     tokens = values_of("choices", "default", "sampled tokens")
     for words, mode in CHOICES.items():
@@ -675,12 +682,12 @@ def result_2() -> list[str]:
 
 def gate_or_weight() -> list[str]:
     """GRPO beside imitation: what do the gate and the small weight contribute?"""
+    gated = ("gate, weight 0.01", "gate", "gate, weight 1")
     rows = [
-        ("if all attempts failed", cell(cell_of, "grpo", "gate"),
-         cell(cell_of, "grpo", "gate, weight 1")),
-        ("always", cell(cell_of, "grpo", "always-0.1"), cell(cell_of, "grpo", "always")),
-    ]  # fmt: skip
-    return table(("a solution is imitated", "weight 0.1", "weight 1"), rows)
+        ("if all attempts failed", *(cell(cell_of, "grpo", peer) for peer in gated)),
+        ("always", "", *(cell(cell_of, "grpo", peer) for peer in ("always-0.1", "always"))),
+    ]
+    return table(("a solution is imitated", "weight 0.01", "weight 0.1", "weight 1"), rows)
 
 
 STRANGENESS = {  # how differently the peer writes -> its comparison
@@ -798,6 +805,19 @@ def result_6() -> list[str]:
         "kB received per prompt",
     )  # fmt: skip
     return table(header, [cells for _, cells in rows])
+
+
+def two_objectives() -> list[str]:
+    """`sgt` if `llama-tiny` has another objective than `qwen-tiny`: scores of each model."""
+    rows = []
+    for mode, objective, weight in (
+        ("sgt", "`grpo`", 0.1), (TWO_OBJECTIVES, "`dr_grpo`", 0.1),
+        (LESS_WEIGHT, "`dr_grpo`", 0.01),
+    ):  # fmt: skip
+        ends = [cell(end, "modes", mode, f"{policy} all") for policy in PAIR]
+        rows.append((objective, weight, *ends))
+    header = ("objective of `llama-tiny`", "weight of imitation", *(f"`{name}`" for name in PAIR))
+    return table(header, rows)
 
 
 def result_7() -> list[str]:
@@ -1120,6 +1140,16 @@ PREDICTIONS: tuple[tuple[str, str, Callable[[], Seen]], ...] = (
         partial(is_above, "modes", TWO_OBJECTIVES, "sgt", -3, 3),
     ),
     (
+        "2",
+        "`sgt` with weight 0.01 ends at least 2 above `sgt`",
+        partial(is_above, "modes", WEIGHT_001, "sgt", 2),
+    ),
+    (
+        "2",
+        "`sgt` with weight 0.01 closes half of the blind spots",
+        partial(closes, WEIGHT_001, 0.5, 1),
+    ),
+    (
         "6",
         "the same with weight 0.01: `llama-tiny` ends within 5 points of `sgt`",
         partial(is_above, "modes", LESS_WEIGHT, "sgt", -5, 5, "llama-tiny all"),
@@ -1293,6 +1323,7 @@ def claims_of_mrl() -> Iterator[tuple[object, ...]]:
             f"`{mode}` {apart('modes', mode, 'solo', of)}" for mode in ("sgt", "xgrpo", "prp")
         )
         + f", with one ratio per completion {apart('modes', LEVEL, 'solo', of)}"
+        + f", `sgt` with weight 0.01 {apart('modes', WEIGHT_001, 'solo', of)}"
         for of in ("all", "blind")
     }
     yield (
@@ -1302,8 +1333,8 @@ def claims_of_mrl() -> Iterator[tuple[object, ...]]:
         f"{apart('five', 'sgt', 'solo')}, `xgrpo` "
         f"{apart('five', 'xgrpo', 'solo')}, `prp` {apart('five', 'prp', 'solo')}, but with one "
         f"ratio per completion {apart('prp levels', LEVEL, 'solo')}",
-        "holds in the blind spots of both pairs, but not over all skills of the shipped pair; does "
-        "not hold for `prp` with one ratio per completion",
+        "holds in the blind spots of both pairs, but over all skills of the shipped pair only with "
+        "a smaller weight; does not hold for `prp` with one ratio per completion",
     )
     yield (
         "SGT teaches when all of a policy's own attempts fail",
@@ -1534,6 +1565,7 @@ PEER = {  # name -> its comparison and mode, and what it learns from
 CONTROLS = {  # name -> its comparison and mode, own learning, when it imitates, with which weight
     "`sgt`": ("modes", "sgt", GRPO, FAILED, 0.1),
     "`sgt`, weight 1": ("modes", WEIGHT_1, GRPO, FAILED, 1),
+    "`sgt`, weight 0.01": ("modes", WEIGHT_001, GRPO, FAILED, 0.01),
     "`sgt` without a gate": (*CELLS["grpo", "always-0.1"], GRPO, "always", 0.1),
     "`sgt` without its own attempts": (*CELLS["none", "gate"], NOTHING, FAILED, 0.1),
     "`sft`": ("modes", "sft", NOTHING, "always", 1),
@@ -1630,6 +1662,7 @@ TABLES = {
     "result-1": result_1,
     "result-1-differences": result_1_differences,
     "hint-controls": hint_controls,
+    "hint-choices": hint_choices,
     "operations": operations,
     "cost": cost,
     "hotter": hotter,
@@ -1641,6 +1674,7 @@ TABLES = {
     "result-5": result_5,
     "result-6": result_6,
     "result-6-everything": result_6_everything,
+    "two-objectives": two_objectives,
     "result-7": result_7,
     "result-8": result_8,
     "protection": protection,
