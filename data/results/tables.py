@@ -1588,7 +1588,11 @@ def tutorial_controls() -> list[str]:
 HINTS_IN_COURSE = {  # name -> its comparison and mode, and what it imitates
     "`solo`": ("modes", "solo", "nothing"),
     "`sgt`": ("modes", "sgt", "the peer's solution"),
-    "`rft` with the gate": (*CELLS["correct", "gate"], "the peer's solution"),
+    "`sgt`, weight 0.01": ("modes", WEIGHT_001, "the peer's solution"),
+    "`rft` with the gate": (
+        *CELLS["correct", "gate"],
+        "the peer's solution, and its own correct completions",
+    ),
     "`hint`": ("modes", "hint", "the beginning, and the learner's own rest"),
     "without a beginning": ("modes", "hint-anew", "the learner's own second attempt"),
     "with the peer's whole solution": ("hint controls", "hint-whole", "the peer's solution"),
