@@ -416,11 +416,11 @@ def readme_modes() -> list[str]:
         gains = [gain_over_solo("modes", mode), gain_among_twins(mode)]
         order = [gain.mean if gain else -1000.0 for gain in gains]
         shown = ["" if mode == "solo" else gain or "not measured" for gain in gains]
-        rows.append((order, (name, paper, shared, *shown)))
+        rows.append((order, (name, *shown, shared, paper)))
     rows.sort(key=lambda row: row[0], reverse=True)
     header = (
-        "mode", "paper", "what is shared", "gain, models that write differently",
-        "gain, models that write alike",
+        "mode", "gain, models that write differently", "gain, models that write alike",
+        "what is shared", "paper",
     )  # fmt: skip
     return table(header, [cells for _, cells in rows])
 
