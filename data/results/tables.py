@@ -1578,9 +1578,9 @@ def tutorial_peer() -> list[str]:
 
 
 def tutorial_controls() -> list[str]:
-    """What each mode that imitates whole solutions learns from."""
-    header = ("mode", "own attempts", "imitates the peer", "weight", *ENDS)
-    return table(header, course_rows(CONTROLS, 3))
+    """What each mode that imitates whole solutions learns from, and where it ends."""
+    header = ("mode", "own attempts", "imitates the peer", "weight", *ENDS[2:])
+    return table(header, [row[:4] + row[-2:] for row in course_rows(CONTROLS, 3)])
 
 
 HINTS_IN_COURSE = {  # name -> its comparison and mode, and what it imitates
