@@ -508,6 +508,19 @@ def test_what_is_said_of_the_pair_that_differs_in_everything_holds():
     assert tables.by_strangeness("hint", "sums and differences").mean - ends["hint"].mean < 2
 
 
+def test_what_is_said_of_the_weight_with_other_pairs_holds():
+    light = tables.WEIGHT_001
+    for source in ("twins", "modes", "everything"):
+        found = gap(light, "solo", source=source)
+        assert found.mean > 0 and found.clear
+        found = gap(light, "sgt", source=source)  # 0.1 is better among twins only
+        assert found.clear and (found.mean < 0) == (source == "twins")
+    for source, closing in (("twins", ("days", "bags")), ("everything", ("bags",))):
+        for spot in ("days", "bags", "sold", "eats"):
+            counts = tables.closed(source, light, spot_of(spot))
+            assert counts == ("5 of 5" if spot in closing else "0 of 5")
+
+
 def test_the_modes_that_forget_more_are_further_from_the_start():
     modes = (*tables.TRAINED_WITH, "hint-anew")
     distance = {mode: mean(tables.kl(mode)) for mode in modes}

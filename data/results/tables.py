@@ -48,6 +48,7 @@ FILES = {
     "frozen qwen-tiny": "tiny-pair/frozen-qwen-tiny.csv",
     "believed": "tiny-pair/believed-liars.csv",  # result 5
     "protect": "tiny-pair/protect.csv",  # result 8
+    "long": "tiny-pair/long.csv",  # result 9: 720 steps, 16 attempts per held-out problem
     "choices": "tiny-pair/hint-choices.csv",  # pilot seed 61
     "both ways": "both-ways/five-seeds.csv",
     "frozen smol": "both-ways/frozen-smol.csv",
@@ -100,6 +101,8 @@ ELSEWHERE = {  # (comparison, mode) -> the file that has these runs, their mode,
     ("modes", TWO_OBJECTIVES): ("tiny-pair/two-objectives.csv", "sgt", None),
     ("modes", LESS_WEIGHT): ("tiny-pair/two-objectives-weight-0.01.csv", "sgt", None),
     ("modes", "cells"): ("tiny-pair/cells-correct-gate.csv", "cells", None),
+    ("twins", WEIGHT_001): ("tiny-pair/twins-sgt-weight-0.01.csv", "sgt", None),
+    ("everything", WEIGHT_001): ("tiny-pair/everything-sgt-weight-0.01.csv", "sgt", None),
     ("twins", "cells"): ("tiny-pair/twins-cells-correct-gate.csv", "cells", None),
     ("everything", LEVEL): ("tiny-pair/everything-prp-per-completion.csv", "prp", None),
     ("everything", NO_LOWER): ("tiny-pair/everything-hacpo-no-lower-bound.csv", "hacpo", None),
@@ -719,6 +722,10 @@ def result_3() -> list[str]:
     rows = [("before training", *(f"{start:.1f}" for start in starts))]
     for mode in LINES:
         rows.append((f"`{mode}`", *(cell(by_strangeness, mode, how) for how in STRANGENESS)))
+        if mode == "sgt":
+            pairs = [how for how in STRANGENESS if how != "only the box"]
+            ends = [cell(by_strangeness, WEIGHT_001, how) for how in pairs]
+            rows.append((MODES_SHOWN[WEIGHT_001][0], *ends, "not measured"))
     return table(("the peer differs in", *STRANGENESS), rows)
 
 
@@ -891,6 +898,30 @@ def above_the_best_cell(mode: str, of: str) -> Gap:
     return gap(scores("protect", mode, of), scores(*BEST_CELL, of))
 
 
+LONG = ("solo", "rft", "sgt", "hint")  # the modes of result 9
+
+
+def pass_at_16(mode: str) -> Estimate:
+    """The percentage of problems that at least one of 16 attempts solves, after 720 steps."""
+    return estimate(values_of("long", mode, "pass@16", "all", "test"))
+
+
+def result_9() -> list[str]:
+    """Where modes end after 720 steps, and where the same seeds were after 240."""
+    rows = []
+    for mode in LONG:
+        ends = [cell(end, "long", mode, of) for of in ("all", "blind", "strong")]
+        solved_once = cell(pass_at_16, mode)
+        rows.append(
+            (f"`{mode}`", end("modes", mode), *ends, cell(closed, "long", mode), solved_once)
+        )
+    header = (
+        "", "all skills, 240 steps", "all skills, 720 steps", "blind spots", "strong skills",
+        "closed", "all skills, pass@16",
+    )  # fmt: skip
+    return table(header, rows)
+
+
 # ---------------------------------------------------------------------- predicted and seen
 
 Seen = tuple[str, bool]  # what was seen, and whether the prediction held
@@ -993,6 +1024,21 @@ def ratios_between(how: str, column: str, low: float, high: float) -> Seen:
     found = {line["skill"]: float(line[column]) for line in rows}
     seen = ", ".join(f"`{skill}` {number:.2g}" for skill, number in found.items())
     return seen, all(low <= number <= high for number in found.values())
+
+
+def leads_at_the_end(metric: str, least: float, most: float) -> Seen:
+    """How far `hint` ends above the best of the other modes after 720 steps."""
+    ends = {mode: values_of("long", mode, metric, "all", "test") for mode in LONG}
+    best = max((mode for mode in LONG if mode != "hint"), key=lambda mode: mean(ends[mode]))
+    found = gap(ends["hint"], ends[best])
+    return f"{found} above `{best}`", least <= found.mean <= most
+
+
+def leads_by_less() -> Seen:
+    """How far `hint` leads at pass@16 after 720 steps; less than at pass@1 was predicted."""
+    ahead = mean(values_of("long", "hint", "pass@1", "all", "test"))
+    ahead -= max(mean(scores("long", mode)) for mode in LONG if mode != "hint")
+    return leads_at_the_end("pass@16", 0, ahead)
 
 
 def kl_orders() -> Seen:
@@ -1153,6 +1199,32 @@ PREDICTIONS: tuple[tuple[str, str, Callable[[], Seen]], ...] = (
         partial(is_above, "modes", LESS_WEIGHT, "sgt", -5, 5, "llama-tiny all"),
     ),
     *(
+        ("3", f"{how}: `sgt` with weight 0.01 {words}", look)
+        for how, words, look in (
+            (
+                "twins",
+                "ends within 3 points of `sgt`",
+                partial(is_above, "twins", WEIGHT_001, "sgt", -3, 3),
+            ),
+            ("twins", "closes all four blind spots", partial(closes, WEIGHT_001, 1, 1, "twins")),
+            (
+                "everything",
+                "ends at least 2 above `sgt`",
+                partial(is_above, "everything", WEIGHT_001, "sgt", 2),
+            ),
+            (
+                "everything",
+                "ends above `solo`",
+                partial(is_above, "everything", WEIGHT_001, "solo", 0),
+            ),
+            (
+                "everything",
+                "closes half of the blind spots",
+                partial(closes, WEIGHT_001, 0.5, 1, "everything"),
+            ),
+        )
+    ),
+    *(
         ("6", f"everything: {name} {words}", look)
         for mode, name in (
             (LEVEL, "`prp` with one ratio per completion"),
@@ -1207,6 +1279,17 @@ PREDICTIONS: tuple[tuple[str, str, Callable[[], Seen]], ...] = (
         "own completions from before training keep at least half of what fresh ones keep",
         partial(stale_keep, 0.5),
     ),
+    (
+        "9",
+        "`hint` ends at least 5 above the others at pass@1",
+        partial(leads_at_the_end, "pass@1", 5, 100),
+    ),
+    (
+        "9",
+        "`hint` ends above the others at pass@16, by less than at pass@1",
+        leads_by_less,
+    ),
+    ("9", "`sgt` ends above `solo`", partial(is_above, "long", "sgt", "solo", 0)),
 )
 
 
@@ -1621,8 +1704,10 @@ def tutorial_pairs() -> list[str]:
     }
     starts = [mean(scores(source, "solo", column="before")) for source in pairs.values()]
     rows = [("before training", *(f"{start:.0f}" for start in starts))]
-    for mode in LINES:
-        rows.append((f"`{mode}`", *(cell(rounded, source, mode) for source in pairs.values())))
+    names = {mode: f"`{mode}`" for mode in ("solo", "sft", "rft", "sgt")}
+    names |= {WEIGHT_001: "`sgt`, weight 0.01", "hint": "`hint`"}
+    for mode, name in names.items():
+        rows.append((name, *(cell(rounded, source, mode) for source in pairs.values())))
     return table(("the two models write", *pairs), rows)
 
 
@@ -1680,6 +1765,7 @@ TABLES = {
     "result-7": result_7,
     "result-8": result_8,
     "protection": protection,
+    "result-9": result_9,
     "predictions": predictions,
     "twins-peers": twins_peers,
     "twins-modes": twins_modes,

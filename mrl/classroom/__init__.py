@@ -18,7 +18,7 @@ ASSIGNMENTS = {  # name -> task, in the order of their numbers
     "sgt": "write Success-Gated Transfer from its equation",
     "align": "cut two tokenizations at every byte boundary that they share",
     "liar": "trust a peer's records only as far as you can check them",
-    "own-mode": "design your own sharing mode that beats solo",
+    "own-mode": "design your own sharing mode that beats its controls",
 }
 
 

@@ -158,7 +158,8 @@ def run_all(plan: Plan, board: Board) -> list[str]:
     configs = {run: _checked_config(plan, run) for run in runs}
     missing = [run for run in runs if not is_finished(run.directory)]
     board.say(
-        f"{len(runs)} runs, {len(runs) - len(missing)} of them complete; {plan.jobs} in parallel. "
+        f"Runs: {len(runs)}, of which {len(runs) - len(missing)} are complete; "
+        f"{plan.jobs} at a time. "
         "Ctrl-C stops them after their current steps; the same command continues them."
     )
 
