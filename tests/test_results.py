@@ -142,6 +142,14 @@ def test_the_marks_of_the_picture_are_the_kept_scores():
     assert marks == sorted(wanted)
 
 
+def test_a_curve_has_the_mean_reward_of_both_policies_in_40_steps(tmp_path):
+    rewards = [(1, 0.25), (40, 0.75), (40, 0.5), (41, 1.0)]
+    lines = [json.dumps({"step": step, "reward": reward}) for step, reward in rewards]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    found = runpy.run_path(str(RESULTS / "curves.py"))["solved_by_window"](tmp_path)
+    assert found == {40: 50, 80: 100}
+
+
 def test_an_attempt_has_the_right_operation_or_calculates_correctly(tmp_path, monkeypatch):
     attempts = [  # of qwen-tiny, which begins with the first of a problem
         (200, "sold", "31-12=19. \\boxed{19}", "correct"),
@@ -326,6 +334,8 @@ def test_what_is_said_of_the_shipped_pair_holds():
             for skill, policy in spots.items()
         }
         bags = counts.pop("bags")
+        if mode == "replay":  # section 6b of the tutorial
+            assert counts == {"sold": 1, "days": 1, "eats": 2}
         assert bags > seeds / 2 and max(counts.values()) <= luck
         assert mode != "solo" or bags == seeds - 1
     assert closing["sft"] == closing["rft"] == closing["sgt"] == {"days", "bags"}
@@ -391,6 +401,9 @@ def test_what_is_said_of_the_nine_cells_holds():
         assert tables.closed("modes", tables.WEIGHT_001, spot_of(spot)) == "5 of 5"
     assert tables.closed(*tables.CELLS[best]) == "20 of 20"
     heavy, open_ = ("grpo", "gate, weight 1"), ("grpo", "always-0.1")
+    for cell in (gated, heavy, open_, lighter, ("none", "gate")):  # section 6d of the tutorial
+        assert tables.closed(*tables.CELLS[cell], "days bags") == "10 of 10"
+        assert tables.closed(*tables.CELLS[cell], "sold eats") == "0 of 10"
     for better, worse in (  # both the small weight and the gate protect
         (gated, heavy), (gated, open_), (heavy, ("grpo", "always")), (open_, ("grpo", "always")),
     ):  # fmt: skip

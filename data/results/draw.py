@@ -1,4 +1,4 @@
-"""Draw the pictures of results 1 and 3 from the files of this folder, for light and dark pages.
+"""Draw the pictures of results 1, 3 and 9 from the files of this folder, for light and dark pages.
 
 python data/results/draw.py
 """
@@ -106,9 +106,37 @@ def strangers() -> Figure:
     return figure
 
 
+def longer() -> Figure:
+    """Result 9: how many training attempts are correct, over 720 steps; a mean over the seeds."""
+    figure, (axes,) = figures.new_figure(figures.WIDTH, 4.6)
+    solved: dict[str, dict[int, list[float]]] = {}
+    for line in tables.kept_rows("tiny-pair/long-curves.csv"):
+        windows = solved.setdefault(line["mode"], {})
+        windows.setdefault(int(line["until step"]), []).append(float(line["solved"]))
+    for name, windows in solved.items():
+        mode = name.partition(",")[0]  # "sgt, weight 0.01" has the color of `sgt`
+        line = {"solo": "--"}.get(name, "-" if name == mode else ":")
+        means = [fmean(of_seeds) for of_seeds in windows.values()]
+        axes.plot(list(windows), means, line, color=color_of(mode))
+        axes.annotate(
+            name, (max(windows), means[-1]), (6, -4), color=color_of(mode),
+            textcoords="offset points", annotation_clip=False,
+        )  # fmt: skip
+    axes.axvline(240, color=rcParams["text.color"], alpha=0.3)
+    axes.set(xlim=(0, 720), ylim=(0, 100))
+    axes.set_xlabel("training step")
+    axes.set_ylabel("correct training attempts, in percent")
+    axes.grid(alpha=0.25)
+    figure.suptitle("Three times as many steps", fontsize=12)
+    return figure
+
+
+PICTURES = {"kept-and-learned": kept_and_learned, "strangers": strangers, "longer": longer}
+
+
 def main(folder: Path = HERE) -> None:
-    """Write both pictures, in two forms."""
-    for name, draw in (("kept-and-learned", kept_and_learned), ("strangers", strangers)):
+    """Write all pictures, in two forms."""
+    for name, draw in PICTURES.items():
         figures.save_figure(draw(), folder / f"{name}.png")
         with rc_context(DARK):
             dark = draw()

@@ -1643,15 +1643,18 @@ PEER = {  # name -> its comparison and mode, and what it learns from
     "`sgt`": ("modes", "sgt", "its own attempts and the peer's solutions"),
     "`sft`": ("modes", "sft", "the peer's solutions"),
 }
-CONTROLS = {  # name -> its comparison and mode, own learning, when it imitates, with which weight
+CONTROLS = {  # what the parts of SGT do: name -> its comparison and mode, and three parts
     "`sgt`": ("modes", "sgt", GRPO, FAILED, 0.1),
-    "`sgt`, weight 1": ("modes", WEIGHT_1, GRPO, FAILED, 1),
-    "`sgt`, weight 0.01": ("modes", WEIGHT_001, GRPO, FAILED, 0.01),
-    "`sgt` without a gate": (*CELLS["grpo", "always-0.1"], GRPO, "always", 0.1),
-    "`sgt` without its own attempts": (*CELLS["none", "gate"], NOTHING, FAILED, 0.1),
-    "`sft`": ("modes", "sft", NOTHING, "always", 1),
-    "`rft`": ("modes", "rft", OWN_CORRECT, "always", 1),
-    "`rft` with the gate": (*CELLS["correct", "gate"], OWN_CORRECT, FAILED, 0.1),
+    "weight 1": ("modes", WEIGHT_1, GRPO, FAILED, 1),
+    "weight 0.01": ("modes", WEIGHT_001, GRPO, FAILED, 0.01),
+    "without a gate": (*CELLS["grpo", "always-0.1"], GRPO, "always", 0.1),
+    "without its own attempts": (*CELLS["none", "gate"], NOTHING, FAILED, 0.1),
+}
+WITHOUT_GRPO = {  # name -> its comparison and mode, and what it does
+    "`sft`": ("modes", "sft", NOTHING, "always, weight 1"),
+    "`rft`": ("modes", "rft", OWN_CORRECT, "always, weight 1"),
+    "`rft` with the gate": (*CELLS["correct", "gate"], OWN_CORRECT, f"{FAILED}, weight 0.1"),
+    "`sgt`": ("modes", "sgt", GRPO, f"{FAILED}, weight 0.1"),
 }
 
 
@@ -1661,9 +1664,15 @@ def tutorial_peer() -> list[str]:
 
 
 def tutorial_controls() -> list[str]:
-    """What each mode that imitates whole solutions learns from, and where it ends."""
-    header = ("mode", "own attempts", "imitates the peer", "weight", *ENDS[2:])
+    """What each part of SGT contributes. All of these runs close the same blind spots."""
+    header = ("`sgt` and its controls", "own attempts", "imitates the peer", "weight", *ENDS[2:])
     return table(header, [row[:4] + row[-2:] for row in course_rows(CONTROLS, 3)])
+
+
+def tutorial_without_grpo() -> list[str]:
+    """Modes that learn from their own attempts without GRPO, or not at all."""
+    header = ("mode", "own attempts", "imitates the peer", *ENDS)
+    return table(header, course_rows(WITHOUT_GRPO, 2))
 
 
 HINTS_IN_COURSE = {  # name -> its comparison and mode, and what it imitates
@@ -1686,12 +1695,18 @@ def tutorial_hint() -> list[str]:
 
 
 def tutorial_calculation() -> list[str]:
-    """What attempts at strong sums and differences get right: the operation, the calculation."""
+    """What attempts at strong skills get right: the operation, and the calculation."""
     rows = []
     for mode in ("solo", "sgt", "sft"):
-        right, correct = right_shares("sums and differences", mode, "strong", True)
-        rows.append((f"`{mode}`", f"{right:.0f}%", f"{correct:.0f}%"))
-    header = ("", "attempts with the right operation", "of these, calculated correctly")
+        cells = []
+        for asks_for_sum in (False, True):
+            shares = right_shares("sums and differences", mode, "strong", asks_for_sum)
+            cells += [f"{share:.0f}%" for share in shares]
+        rows.append((f"`{mode}`", *cells))
+    header = (
+        "", "products and quotients: right operation", "of these, calculated correctly",
+        "sums and differences: right operation", "of these, calculated correctly",
+    )  # fmt: skip
     return table(header, rows)
 
 
@@ -1777,6 +1792,7 @@ TABLES = {
     "gpu": gpu_models,
     "tutorial-peer": tutorial_peer,
     "tutorial-controls": tutorial_controls,
+    "tutorial-without-grpo": tutorial_without_grpo,
     "tutorial-hint": tutorial_hint,
     "tutorial-calculation": tutorial_calculation,
     "tutorial-pairs": tutorial_pairs,
