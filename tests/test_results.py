@@ -402,8 +402,8 @@ def test_what_is_said_of_the_nine_cells_holds():
     assert tables.closed(*tables.CELLS[best]) == "20 of 20"
     heavy, open_ = ("grpo", "gate, weight 1"), ("grpo", "always-0.1")
     for cell in (gated, heavy, open_, lighter, ("none", "gate")):  # section 6d of the tutorial
-        assert tables.closed(*tables.CELLS[cell], "days bags") == "10 of 10"
-        assert tables.closed(*tables.CELLS[cell], "sold eats") == "0 of 10"
+        assert tables.closed_spots(*tables.CELLS[cell], "days bags") == "10 of 10"
+        assert tables.closed_spots(*tables.CELLS[cell], "sold eats") == "0 of 10"
     for better, worse in (  # both the small weight and the gate protect
         (gated, heavy), (gated, open_), (heavy, ("grpo", "always")), (open_, ("grpo", "always")),
     ):  # fmt: skip
