@@ -534,6 +534,21 @@ def test_what_is_said_of_the_weight_with_other_pairs_holds():
             assert counts == ("5 of 5" if spot in closing else "0 of 5")
 
 
+def test_what_is_said_of_long_runs_holds():
+    gap = partial(tables.difference, "long")
+    for mode in ("sgt", "hint"):  # all four close, and RL alone is left far behind
+        assert tables.closed("long", mode) == "20 of 20"
+        assert gap(mode, "solo").mean > 9 and gap(mode, "solo").clear
+    assert not gap("hint", "sgt").clear
+    for mode, most in (("solo", 5), ("rft", 10)):  # points gained in 480 more steps
+        gained = tables.gap(tables.scores("long", mode), tables.scores("modes", mode))
+        assert gained.mean < most
+    assert abs(gap("sgt", "solo", "strong").mean) < 3  # what was lost has come back
+    assert gap("solo", "rft").mean > 10
+    for mode in ("sgt", "hint"):
+        assert mean(tables.values_of("long", mode, "pass@16", "all", "test")) > 90
+
+
 def test_the_modes_that_forget_more_are_further_from_the_start():
     modes = (*tables.TRAINED_WITH, "hint-anew")
     distance = {mode: mean(tables.kl(mode)) for mode in modes}

@@ -106,6 +106,9 @@ def strangers() -> Figure:
     return figure
 
 
+NAMES_AT = {"hint": 2, "sgt": -12}  # points up from a line's end, so that no name hides another
+
+
 def longer() -> Figure:
     """Result 9: how many training attempts are correct, over 720 steps; a mean over the seeds."""
     figure, (axes,) = figures.new_figure(figures.WIDTH, 4.6)
@@ -119,7 +122,7 @@ def longer() -> Figure:
         means = [fmean(of_seeds) for of_seeds in windows.values()]
         axes.plot(list(windows), means, line, color=color_of(mode))
         axes.annotate(
-            name, (max(windows), means[-1]), (6, -4), color=color_of(mode),
+            name, (max(windows), means[-1]), (6, NAMES_AT.get(name, -4)), color=color_of(mode),
             textcoords="offset points", annotation_clip=False,
         )  # fmt: skip
     axes.axvline(240, color=rcParams["text.color"], alpha=0.3)

@@ -355,15 +355,17 @@ def before(of: str) -> float:
 def readme_headline() -> list[str]:
     """What is solved after training: problems of the blind spots, the others, and all problems."""
     kinds = ("blind", "others", "all")
-    rows = [("before training", *(f"{before(of):.1f}%" for of in kinds))]
+    rows = [("before training", *(f"{before(of):.1f}%" for of in kinds), "")]
     for mode, words in TRAINED_WITH.items():
         ends = [f"{end('result 1', mode, of)}%" for of in kinds]
+        ends.append(f"{end('long', mode)}%" if mode in LONG else "")
         rows.append((f"{words} (`{mode}`)", *ends))
     header = (
         "training",
         "blind-spot problems",
         "other problems",
         "all problems",
+        "all problems, 720 steps",
     )
     return table(header, rows)
 
