@@ -547,6 +547,11 @@ def test_what_is_said_of_long_runs_holds():
     assert gap("solo", "rft").mean > 10
     for mode in ("sgt", "hint"):
         assert mean(tables.values_of("long", mode, "pass@16", "all", "test")) > 90
+    light = gap(tables.WEIGHT_001, "sgt")
+    assert light.mean < 0 and light.clear
+    for spot in ("days", "bags", "eats", "sold"):
+        counts = tables.closed("long", tables.WEIGHT_001, spot_of(spot))
+        assert counts == ("0 of 5" if spot == "sold" else "5 of 5")
 
 
 def test_the_modes_that_forget_more_are_further_from_the_start():

@@ -103,6 +103,7 @@ ELSEWHERE = {  # (comparison, mode) -> the file that has these runs, their mode,
     ("modes", "cells"): ("tiny-pair/cells-correct-gate.csv", "cells", None),
     ("twins", WEIGHT_001): ("tiny-pair/twins-sgt-weight-0.01.csv", "sgt", None),
     ("everything", WEIGHT_001): ("tiny-pair/everything-sgt-weight-0.01.csv", "sgt", None),
+    ("long", WEIGHT_001): ("tiny-pair/long-sgt-weight-0.01.csv", "sgt", None),
     ("twins", "cells"): ("tiny-pair/twins-cells-correct-gate.csv", "cells", None),
     ("everything", LEVEL): ("tiny-pair/everything-prp-per-completion.csv", "prp", None),
     ("everything", NO_LOWER): ("tiny-pair/everything-hacpo-no-lower-bound.csv", "hacpo", None),
@@ -900,7 +901,7 @@ def above_the_best_cell(mode: str, of: str) -> Gap:
     return gap(scores("protect", mode, of), scores(*BEST_CELL, of))
 
 
-LONG = ("solo", "rft", "sgt", "hint")  # the modes of result 9
+LONG = ("solo", "rft", "sgt", WEIGHT_001, "hint")  # the modes of result 9
 
 
 def pass_at_16(mode: str) -> Estimate:
@@ -915,7 +916,7 @@ def result_9() -> list[str]:
         ends = [cell(end, "long", mode, of) for of in ("all", "blind", "strong")]
         solved_once = cell(pass_at_16, mode)
         rows.append(
-            (f"`{mode}`", end("modes", mode), *ends, cell(closed, "long", mode), solved_once)
+            (MODES_SHOWN[mode][0], end("modes", mode), *ends, cell(closed, "long", mode), solved_once)
         )
     header = (
         "", "all skills, 240 steps", "all skills, 720 steps", "blind spots", "strong skills",
@@ -982,6 +983,12 @@ def closes(mode: str, least: float, most: float, source: str = "modes") -> Seen:
     found = closed(source, mode)
     share = count(found) / int(found.split()[-1])
     return found, least <= share <= most
+
+
+def closes_two(spots: str, least: int, most: int) -> Seen:
+    """In how many of ten cases `sgt` with weight 0.01 closes two blind spots in 720 steps."""
+    found = closed_spots("long", WEIGHT_001, spots)
+    return found, least <= count(found) <= most
 
 
 def gap_lies(compute: Callable[[], Gap], least: float, most: float) -> Seen:
@@ -1292,6 +1299,21 @@ PREDICTIONS: tuple[tuple[str, str, Callable[[], Seen]], ...] = (
         leads_by_less,
     ),
     ("9", "`sgt` ends above `solo`", partial(is_above, "long", "sgt", "solo", 0)),
+    (
+        "9",
+        "`sgt` with weight 0.01 ends at least 2 below `sgt`",
+        partial(is_above, "long", WEIGHT_001, "sgt", -100, -2),
+    ),
+    (
+        "9",
+        "`sgt` with weight 0.01 closes `days` and `bags` in every run",
+        partial(closes_two, "days bags", 10, 10),
+    ),
+    (
+        "9",
+        "`sgt` with weight 0.01 closes `sold` and `eats` in fewer than five of ten cases",
+        partial(closes_two, "sold eats", 0, 4),
+    ),
 )
 
 
