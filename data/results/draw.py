@@ -106,7 +106,8 @@ def strangers() -> Figure:
     return figure
 
 
-NAMES_AT = {"hint": 2, "sgt": -9, "sgt, weight 0.01": -12}  # points up from a line's end, so that no name hides another
+# where a name stands at the end of its line, in points up, so that no name hides another
+NAMES_AT = {"hint": 2, "sgt": -9, "sgt, weight 0.01": -12}
 
 
 def longer() -> Figure:
