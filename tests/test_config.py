@@ -210,11 +210,11 @@ def test_a_run_finds_the_programs_own_data_in_another_checkout(tmp_path, monkeyp
 
 
 def test_settings_of_another_compared_mode_are_left_out_and_unknown_ones_are_refused(tmp_path):
-    (tmp_path / "c.toml").write_text("[settings.mine]\nx = 1\n[settings.sgt]\n")
+    (tmp_path / "c.toml").write_text("[settings.unlisted]\nx = 1\n[settings.sgt]\n")
     file = tmp_path / "c.toml"
-    config = run_config(None, file, {"mode": "solo"}, (), ("solo", "mine", "sgt"))
+    config = run_config(None, file, {"mode": "solo"}, (), ("solo", "unlisted", "sgt"))
     assert config.settings == {}
-    with pytest.raises(MrlError, match="mine"):
+    with pytest.raises(MrlError, match="unlisted"):
         run_config(None, file, {"mode": "solo"}, (), ("solo", "sgt"))
 
 
@@ -283,11 +283,11 @@ with open({str(log)!r}, "a") as log:
 
 def test_a_mode_named_by_set_has_its_settings_in_the_file(tmp_path):
     code, path = tmp_path / "mine.py", tmp_path / "run.toml"
-    code.write_text("from mrl.modes.sgt import SGT\nclass Mine(SGT):\n    name = 'mine'\n")
-    path.write_text("[settings.mine]\nimitation_weight = 0.5")
+    code.write_text("from mrl.modes.sgt import SGT\nclass Mine(SGT):\n    name = 'unlisted'\n")
+    path.write_text("[settings.unlisted]\nimitation_weight = 0.5")
     config = made(f"mode={code}:Mine", file=path)
-    assert config.settings == {"mine": {"imitation_weight": 0.5}}
-    with pytest.raises(MrlError, match=r"settings\.mine.*no mode `mine`"):
+    assert config.settings == {"unlisted": {"imitation_weight": 0.5}}
+    with pytest.raises(MrlError, match=r"settings\.unlisted.*no mode `unlisted`"):
         made(file=path)
 
 

@@ -78,7 +78,7 @@ COMMANDS = [
     ("warmstart --out file/x", "file/x"),
     ("warmstart --foreign-right 2", "--foreign-right 2 1"),
     ("compare --modes sgt,sgt", "sgt"),
-    ("compare --modes none", "none naive"),
+    ("compare --modes naiv", "naiv naive"),
     ("compare --seeds 0", "--seeds 0"),
     ("compare --jobs 0", "--jobs 0"),
     ("compare --set seed=3", "seed=3 --seeds"),
